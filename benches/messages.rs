@@ -33,17 +33,17 @@ fn median(mut times: Vec<Duration>) -> f64 {
 }
 
 /// Runs both calls in turns and prints their medians on rank 0.
-fn compare(comm: &Communicator, name: &str, times: usize, mut one: impl FnMut(), mut other: impl FnMut()) {
+fn compare(comm: &Communicator, name: &str, times: usize, mut first: impl FnMut(), mut second: impl FnMut()) {
     let (mut ones, mut others) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         comm.barrier().expect("a barrier");
-        ones.push(timed(times, &mut one));
+        ones.push(timed(times, &mut first));
         comm.barrier().expect("a barrier");
-        others.push(timed(times, &mut other));
+        others.push(timed(times, &mut second));
     }
     if comm.rank() == 0 {
-        let (one, other) = (median(ones), median(others));
-        println!("{name:40} {one:10.2} µs {other:10.2} µs {:6.2}", one / other);
+        let (first, second) = (median(ones), median(others));
+        println!("{name:40} {first:10.2} µs {second:10.2} µs {:6.2}", first / second);
     }
 }
 
@@ -91,11 +91,11 @@ fn ring(comm: &Communicator, name: &str, bytes: usize) {
         4,
         || {
             for step in 0..size - 1 {
-                let (out, into) = ((rank + size - step) % size, (rank + size - step - 1) % size);
-                let received = comm.irecv(parts[into].take().expect("a part"), previous, step as u64);
-                let sent = comm.isend(parts[out].take().expect("a part"), next, step as u64);
-                parts[into] = Some(received.wait().expect("received").0);
-                parts[out] = Some(sent.wait().expect("sent"));
+                let (outgoing, incoming) = ((rank + size - step) % size, (rank + size - step - 1) % size);
+                let received = comm.irecv(parts[incoming].take().expect("a part"), previous, step as u64);
+                let sent = comm.isend(parts[outgoing].take().expect("a part"), next, step as u64);
+                parts[incoming] = Some(received.wait().expect("received").0);
+                parts[outgoing] = Some(sent.wait().expect("sent"));
             }
         },
         || comm.all_gather(&input, &mut output).expect("gathered"),

@@ -27,10 +27,10 @@ fn rank_main(world: &Communicator) -> unisono::Result<()> {
 
     // A ring shift within the row, in both directions at once.
     let (next, previous) = ((column + 1) % WIDTH, (column + WIDTH - 1) % WIDTH);
-    let own = [column as u32];
+    let message = [column as u32];
     let (mut from_previous, mut from_next) = ([0u32], [0u32]);
     along_row.group(|group| {
-        group.send(&own, next).send(&own, previous);
+        group.send(&message, next).send(&message, previous);
         group.recv(&mut from_previous, previous).recv(&mut from_next, next);
     })?;
     assert_eq!((from_previous[0] as usize, from_next[0] as usize), (previous, next));

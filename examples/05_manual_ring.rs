@@ -29,18 +29,18 @@ fn main() -> unisono::Result<()> {
 
 fn rank_main(comm: &Communicator) -> unisono::Result<Vec<StepRecord>> {
     let rank = comm.rank();
-    let before = |chunk: usize, steps: usize| (chunk + 2 * RANKS - steps) % RANKS;
+    let chunk_before = |chunk: usize, steps: usize| (chunk + 2 * RANKS - steps) % RANKS;
     let mut chunks: [i64; RANKS] = std::array::from_fn(|index| (index + rank) as i64);
     let mut table = Vec::new();
     for step in 0..RANKS - 1 {
-        let (sent, received) = (before(rank, step), before(rank, step + 1));
+        let (sent, received) = (chunk_before(rank, step), chunk_before(rank, step + 1));
         chunks[received] += exchange(comm, chunks[sent])?;
         table.push((sent, received, chunks));
     }
-    let own = (rank + 1) % RANKS;
-    assert_eq!(chunks[own], [6, 10, 14, 18][own]);
+    let reduced = (rank + 1) % RANKS;
+    assert_eq!(chunks[reduced], [6, 10, 14, 18][reduced]);
     for step in 0..RANKS - 1 {
-        let (sent, received) = (before(rank + 1, step), before(rank, step));
+        let (sent, received) = (chunk_before(rank + 1, step), chunk_before(rank, step));
         chunks[received] = exchange(comm, chunks[sent])?;
         table.push((sent, received, chunks));
     }
@@ -59,9 +59,9 @@ fn exchange(comm: &Communicator, chunk: i64) -> unisono::Result<i64> {
 
 fn check_against_library(comm: &Communicator) -> unisono::Result<()> {
     let input: [i64; RANKS] = std::array::from_fn(|index| (index + comm.rank()) as i64);
-    let (mut share, mut all) = ([0], input);
+    let (mut share, mut sums) = ([0], input);
     comm.reduce_scatter(&input, &mut share, Sum)?;
-    comm.all_reduce(&mut all, Sum)?;
-    assert_eq!((share[0], all), (all[comm.rank()], [6, 10, 14, 18]));
+    comm.all_reduce(&mut sums, Sum)?;
+    assert_eq!((share[0], sums), (sums[comm.rank()], [6, 10, 14, 18]));
     Ok(())
 }

@@ -50,7 +50,7 @@ pub struct Model {
     /// The weights after them.
     pub weights: Vec<f32>,
     /// The weights one step earlier.
-    before: Vec<f32>,
+    previous_weights: Vec<f32>,
     gradients: Vec<f32>,
     /// The mean gradient of the last step.
     pub mean: Vec<f32>,
@@ -63,9 +63,9 @@ pub struct Model {
 impl Model {
     /// Makes a model of `length` weights, with `gradient` as the gradient of each in each step.
     pub fn new(length: usize, gradient: f32, after_step: fn(&Model)) -> Self {
-        let [weights, before, mean] = [(); 3].map(|()| vec![0.0; length]);
+        let [weights, previous_weights, mean] = [(); 3].map(|()| vec![0.0; length]);
         let (gradients, failures) = (vec![gradient; length], Vec::new());
-        Self { step: 0, weights, before, gradients, mean, failures, after_step }
+        Self { step: 0, weights, previous_weights, gradients, mean, failures, after_step }
     }
 
     /// Returns the gradient of each weight.
@@ -74,7 +74,7 @@ impl Model {
     }
 
     fn update(&mut self) {
-        self.before.copy_from_slice(&self.weights);
+        self.previous_weights.copy_from_slice(&self.weights);
         self.weights.iter_mut().zip(&self.mean).for_each(|(weight, mean)| *weight -= mean);
         self.step += 1;
         (self.after_step)(self);
@@ -84,7 +84,7 @@ impl Model {
     /// have begun it.
     fn go_back_to(&mut self, step: u64) {
         if step < self.step {
-            self.weights.copy_from_slice(&self.before);
+            self.weights.copy_from_slice(&self.previous_weights);
             self.step = step;
         }
     }

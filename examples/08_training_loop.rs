@@ -20,8 +20,8 @@ pub(crate) struct Job {
 type OnStep<'a> = &'a dyn Fn(&Communicator, u64);
 
 /// Trains with the ranks that are left, and by the settings of rank 0.
-pub(crate) fn train(mut comm: Communicator, own: Job, on_step: OnStep) -> Result<Model, Box<dyn Error>> {
-    let job = comm.broadcast_object(Some(own), 0)?;
+pub(crate) fn train(mut comm: Communicator, own_job: Job, on_step: OnStep) -> Result<Model, Box<dyn Error>> {
+    let job = comm.broadcast_object(Some(own_job), 0)?;
     // A job that is started again goes on from its newest checkpoint.
     let mut step = comm.all_reduce_value(newest_checkpoint(&job), Min)?;
     loop {

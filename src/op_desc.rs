@@ -406,8 +406,8 @@ mod tests {
         let (kind, digest) = (OpKind::Collective(Collective::AllReduce), crate::communicator::digest_words);
         let plain = OpDesc::new(7, kind, DType::F32, Some(ReduceKind::Sum), 0, 1 << 38);
         let places = (0..10_000).map(|place| plain.on_gpu(Some(digest(&[3, 64 * place]))));
-        let own = (0..10_000).map(|own| plain.on_gpu(None).with_user_op(Some(digest(&[own]))));
-        let calls: Vec<OpDesc> = places.chain(own).collect();
+        let with_user_op = (0..10_000).map(|number| plain.on_gpu(None).with_user_op(Some(digest(&[number]))));
+        let calls: Vec<OpDesc> = places.chain(with_user_op).collect();
         assert!(calls.iter().all(|call| OpDesc::from_tag(&call.tag(0)) == *call && call.count == 1 << 38));
         let tags: std::collections::HashSet<_> = calls.iter().map(|call| call.tag(0).0).collect();
         assert_eq!(tags.len(), calls.len());

@@ -247,11 +247,11 @@ mod tests {
         let text = "all_reduce shm 2 1000 ring\nall_reduce shm 4 any tree\n";
         let table = TuningTable::parse(text).unwrap();
         let config = Config { tuning_table: table, ..Config::default() };
-        let of =
+        let selected =
             |ranks, bytes, topology| name(Collective::AllReduce, ranks, bytes, (topology, false), &config);
-        let windows = |ranks, bytes| of(ranks, bytes, Topology::SharedMemory);
+        let windows = |ranks, bytes| selected(ranks, bytes, Topology::SharedMemory);
         assert_eq!([windows(2, 1000), windows(2, 1001), windows(3, 8)], ["ring", "tree", "tree"]);
-        assert_eq!([windows(5, 8), of(2, 8, Topology::Network)], ["oneshot", "recursive_doubling"]);
+        assert_eq!([windows(5, 8), selected(2, 8, Topology::Network)], ["oneshot", "recursive_doubling"]);
     }
 
     #[test]
@@ -261,25 +261,31 @@ mod tests {
             algorithms: parse_algorithms("ring").unwrap(),
             ..Config::default()
         };
-        let of =
+        let selected =
             |collective, ranks, bytes, topology| name(collective, ranks, bytes, (topology, false), &config);
         use Collective::{AllGather, AllReduce, Reduce, ReduceScatter};
         use Topology::{Network, SharedMemory};
-        assert_eq!([AllReduce, ReduceScatter, Reduce].map(|c| of(c, 3, 8, Network)), ["rank_ordered"; 3]);
-        assert_eq!([of(AllReduce, 2, 8, Network), of(AllReduce, 3, 8, SharedMemory)], ["ring", "oneshot"]);
-        assert_eq!(of(AllGather, 3, 8, Network), "ring", "nothing is reduced");
+        assert_eq!(
+            [AllReduce, ReduceScatter, Reduce].map(|c| selected(c, 3, 8, Network)),
+            ["rank_ordered"; 3]
+        );
+        assert_eq!(
+            [selected(AllReduce, 2, 8, Network), selected(AllReduce, 3, 8, SharedMemory)],
+            ["ring", "oneshot"]
+        );
+        assert_eq!(selected(AllGather, 3, 8, Network), "ring", "nothing is reduced");
     }
 
     #[test]
     fn selection_oversubscribed_rules_fall_back_to_network() {
         let table = TuningTable::parse("reduce tcp-oversub any 9 chain\nreduce tcp any 99 tree\n").unwrap();
         let config = Config { tuning_table: table, ..Config::default() };
-        let of = |bytes, topology| name(Collective::Reduce, 3, bytes, (topology, false), &config);
+        let selected = |bytes, topology| name(Collective::Reduce, 3, bytes, (topology, false), &config);
         assert_eq!(
-            [9, 99, 1 << 30].map(|bytes| of(bytes, Topology::NetworkOversubscribed)),
+            [9, 99, 1 << 30].map(|bytes| selected(bytes, Topology::NetworkOversubscribed)),
             ["chain", "tree", "binomial"]
         );
-        assert_eq!([9, 99].map(|bytes| of(bytes, Topology::Network)), ["tree"; 2]);
+        assert_eq!([9, 99].map(|bytes| selected(bytes, Topology::Network)), ["tree"; 2]);
     }
 
     #[test]
@@ -287,25 +293,25 @@ mod tests {
         let table = "reduce shm-oversub any 9 chain\nreduce shm any 99 tree\nreduce tcp any 99 binomial\n";
         let table = TuningTable::parse(table).unwrap();
         let config = Config { tuning_table: table, ..Config::default() };
-        let of = |bytes, topology| name(Collective::Reduce, 3, bytes, (topology, false), &config);
+        let selected = |bytes, topology| name(Collective::Reduce, 3, bytes, (topology, false), &config);
         use Topology::{Gpu, SharedMemory, SharedMemoryOversubscribed};
         assert_eq!(
-            [9, 99, 100].map(|bytes| of(bytes, SharedMemoryOversubscribed)),
+            [9, 99, 100].map(|bytes| selected(bytes, SharedMemoryOversubscribed)),
             ["chain", "tree", "window_direct"]
         );
-        assert_eq!([SharedMemory, Gpu].map(|topology| of(9, topology)), ["tree", "window_direct"]);
+        assert_eq!([SharedMemory, Gpu].map(|topology| selected(9, topology)), ["tree", "window_direct"]);
     }
 
     #[test]
     fn selection_relays_long_all_reduce_unless_ordered() {
-        let of = |ranks, topology, order| {
+        let selected = |ranks, topology, order| {
             let config = Config { reduction_order: order, ..Config::default() };
             name(Collective::AllReduce, ranks, 1 << 20, (topology, false), &config)
         };
         use Topology::{Gpu, SharedMemory, SharedMemoryOversubscribed};
         let names = |order| {
             [(2, SharedMemory), (2, Gpu), (3, SharedMemory), (3, SharedMemoryOversubscribed)]
-                .map(|(ranks, topology)| of(ranks, topology, order))
+                .map(|(ranks, topology)| selected(ranks, topology, order))
         };
         assert_eq!(
             names(ReductionOrder::Unspecified),
@@ -316,16 +322,19 @@ mod tests {
 
     #[test]
     fn selection_relays_reduce_scatter_only_oversubscribed() {
-        let of = |topology, bytes, narrow| {
+        let selected = |topology, bytes, narrow| {
             name(Collective::ReduceScatter, 4, bytes, (topology, narrow), &Config::default())
         };
         use Topology::{SharedMemory, SharedMemoryOversubscribed};
         assert_eq!(
-            [of(SharedMemoryOversubscribed, 1 << 20, false), of(SharedMemory, 1 << 20, false)],
+            [selected(SharedMemoryOversubscribed, 1 << 20, false), selected(SharedMemory, 1 << 20, false)],
             ["inplace_ring", "window_direct"]
         );
         assert_eq!(
-            [of(SharedMemoryOversubscribed, 1 << 10, false), of(SharedMemoryOversubscribed, 1 << 20, true)],
+            [
+                selected(SharedMemoryOversubscribed, 1 << 10, false),
+                selected(SharedMemoryOversubscribed, 1 << 20, true)
+            ],
             ["window_direct"; 2]
         );
     }
@@ -335,7 +344,7 @@ mod tests {
         let table = TuningTable::parse("all_reduce shm-oversub any any inplace_ring").unwrap();
         let measured = Config { tuning_table: table, ..Config::default() };
         let insists = Config { algorithms: parse_algorithms("inplace_ring").unwrap(), ..Config::default() };
-        let of = |ranks, narrow, config| {
+        let selected = |ranks, narrow, config| {
             name(
                 Collective::AllReduce,
                 ranks,
@@ -347,15 +356,15 @@ mod tests {
         let built_in = Config::default();
         for config in [&built_in, &measured] {
             assert_eq!(
-                [of(4, false, config), of(4, true, config), of(2, true, config)],
+                [selected(4, false, config), selected(4, true, config), selected(2, true, config)],
                 ["inplace_ring", "twoshot", "inplace_ring"]
             );
         }
-        assert_eq!(of(4, true, &insists), "inplace_ring");
+        assert_eq!(selected(4, true, &insists), "inplace_ring");
         let table = TuningTable::parse("all_reduce shm any any ring").unwrap();
         let hops = Config { tuning_table: table, ..Config::default() };
         assert_eq!(
-            [of(4, false, &hops), of(4, true, &hops)],
+            [selected(4, false, &hops), selected(4, true, &hops)],
             ["ring", "twoshot"],
             "a ring rounds at every hop"
         );
@@ -364,8 +373,11 @@ mod tests {
 
     #[test]
     fn aggregation_shrinks_with_chunk_size() {
-        let of = |bytes| aggregation(Collective::AllGather, 16, bytes, 128 << 10);
-        assert_eq!([of(0), of(8), of(16 << 10), of(64 << 10), of(1 << 20)], [8, 8, 8, 2, 1]);
+        let aggregated = |bytes| aggregation(Collective::AllGather, 16, bytes, 128 << 10);
+        assert_eq!(
+            [aggregated(0), aggregated(8), aggregated(16 << 10), aggregated(64 << 10), aggregated(1 << 20)],
+            [8, 8, 8, 2, 1]
+        );
         assert_eq!(aggregation(Collective::AllGather, 5, 8, 1 << 17), 4);
         assert_eq!(aggregation(Collective::AllGather, 1, 8, 1 << 17), 1);
     }

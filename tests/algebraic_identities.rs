@@ -31,10 +31,10 @@ fn worked_examples() {
             let mut gathered = [0u8; 4];
             comm.gather(&[rank as u8], is_root.then_some(&mut gathered[..]), 2).unwrap();
             assert_eq!(gathered, if is_root { [0, 1, 2, 3] } else { [0; 4] });
-            let mut own = [9u8];
-            comm.scatter(is_root.then_some(&[0, 1, 2, 3][..]), &mut own, 2).unwrap();
-            assert_eq!(own, [rank as u8]);
-            comm.all_gather(&own, &mut gathered).unwrap();
+            let mut received = [9u8];
+            comm.scatter(is_root.then_some(&[0, 1, 2, 3][..]), &mut received, 2).unwrap();
+            assert_eq!(received, [rank as u8]);
+            comm.all_gather(&received, &mut gathered).unwrap();
             assert_eq!(gathered, [0, 1, 2, 3]);
         });
     }
@@ -55,9 +55,9 @@ fn reduce_scatter_gives_rank_r_share_r() {
             comm.reduce_scatter(&input, &mut share, Sum).unwrap();
             assert_eq!(share, [[6], [10], [14], [18]][comm.rank()], "{row:?}");
         }
-        let mut all = input;
-        comm.all_reduce(&mut all, Sum).unwrap();
-        assert_eq!(all, [6, 10, 14, 18]);
+        let mut sums = input;
+        comm.all_reduce(&mut sums, Sum).unwrap();
+        assert_eq!(sums, [6, 10, 14, 18]);
     });
 }
 
@@ -80,13 +80,14 @@ fn all_to_all_twice_is_identity() {
 #[test]
 fn all_to_all_v_twice_is_identity_with_zero_counts() {
     // Nothing for oneself, nothing for the next rank, and one rank that gets nothing at all.
-    let counts =
-        |from: usize, to: usize| if to == from || to == (from + 1) % 4 || to == 3 { 0 } else { 10 + to };
+    let counts = |sender: usize, receiver: usize| {
+        if receiver == sender || receiver == (sender + 1) % 4 || receiver == 3 { 0 } else { 10 + receiver }
+    };
     for world in World::ALL {
         world.run(4, &Config::default(), |comm| {
             let rank = comm.rank();
-            let sends: Vec<usize> = (0..4).map(|to| counts(rank, to)).collect();
-            let receives: Vec<usize> = (0..4).map(|from| counts(from, rank)).collect();
+            let sends: Vec<usize> = (0..4).map(|receiver| counts(rank, receiver)).collect();
+            let receives: Vec<usize> = (0..4).map(|sender| counts(sender, rank)).collect();
             let input: Vec<u64> = (0..sends.iter().sum()).map(|index| (rank << 20 | index) as u64).collect();
             let (mut there, mut back) = (vec![0; receives.iter().sum()], vec![0; input.len()]);
             comm.all_to_all_v(&input, &sends, &mut there, &receives).unwrap();
@@ -114,13 +115,13 @@ fn all_reduce_equals_reduce_scatter_plus_all_gather() {
                 let moved = || comm.traffic_stats().unwrap().bytes;
                 let (mut at_once, start) = (input.clone(), moved());
                 comm.all_reduce(&mut at_once, Sum).unwrap();
-                let (mut own, mut in_two, between) = (vec![0.0; share], vec![0.0; ranks * share], moved());
-                comm.reduce_scatter(&input, &mut own, Sum).unwrap();
-                comm.all_gather(&own, &mut in_two).unwrap();
+                let (mut shard, mut in_two, middle) = (vec![0.0; share], vec![0.0; ranks * share], moved());
+                comm.reduce_scatter(&input, &mut shard, Sum).unwrap();
+                comm.all_gather(&shard, &mut in_two).unwrap();
                 assert!(at_once == in_two, "{ranks} ranks over {world:?}");
-                [between - start, moved() - between]
+                [middle - start, moved() - middle]
             });
-            let total = |index: usize| moved.iter().map(|both| both[index]).sum::<u64>();
+            let total = |index: usize| moved.iter().map(|bytes| bytes[index]).sum::<u64>();
             assert_eq!(total(0), total(1), "{ranks} ranks over {world:?}");
         }
     }

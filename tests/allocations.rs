@@ -6,24 +6,24 @@ use unisono::{Communicator, Config, Sum};
 fn round(comm: &Communicator, buffers: &mut [Vec<f32>; 2]) {
     let ranks = comm.size();
     let (rank, peer) = (comm.rank(), comm.rank() ^ 1);
-    let [one, two] = buffers;
-    let share = one.len() / ranks;
-    comm.all_reduce(one, Sum).unwrap();
-    comm.all_reduce_into(one, two, Sum).unwrap();
-    comm.all_gather(&one[..share], &mut two[..share * ranks]).unwrap();
-    comm.reduce_scatter(&one[..share * ranks], &mut two[..share], Sum).unwrap();
-    comm.broadcast(one, 1).unwrap();
-    comm.reduce(one, Sum, 0).unwrap();
-    comm.all_to_all(&one[..share * ranks], &mut two[..share * ranks]).unwrap();
-    comm.gather(&one[..share], Some(&mut two[..share * ranks]), 0).unwrap();
-    comm.scatter(Some(&one[..share * ranks]), &mut two[..share], 0).unwrap();
+    let [input, output] = buffers;
+    let share = input.len() / ranks;
+    comm.all_reduce(input, Sum).unwrap();
+    comm.all_reduce_into(input, output, Sum).unwrap();
+    comm.all_gather(&input[..share], &mut output[..share * ranks]).unwrap();
+    comm.reduce_scatter(&input[..share * ranks], &mut output[..share], Sum).unwrap();
+    comm.broadcast(input, 1).unwrap();
+    comm.reduce(input, Sum, 0).unwrap();
+    comm.all_to_all(&input[..share * ranks], &mut output[..share * ranks]).unwrap();
+    comm.gather(&input[..share], Some(&mut output[..share * ranks]), 0).unwrap();
+    comm.scatter(Some(&input[..share * ranks]), &mut output[..share], 0).unwrap();
     comm.barrier().unwrap();
     if rank < peer {
-        comm.send(one, peer).unwrap();
+        comm.send(input, peer).unwrap();
     } else {
-        comm.recv(two, peer).unwrap();
+        comm.recv(output, peer).unwrap();
     }
-    one.fill(0.0);
+    input.fill(0.0);
 }
 
 fn steady(comms: Vec<Communicator>, count: usize) {

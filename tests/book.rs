@@ -58,8 +58,8 @@ fn documented_fields(source: &str) -> Vec<(String, String, String)> {
 /// Links of rustdoc as plain code.
 fn plain(doc: &str) -> String {
     let mut text = doc.replace("[`", "`").replace("`]", "`").replace('|', "\\|");
-    while let Some((before, rest)) = text.split_once("`(crate") {
-        text = format!("{before}`{}", rest.split_once(')').map_or("", |(_, after)| after));
+    while let Some((head, tail)) = text.split_once("`(crate") {
+        text = format!("{head}`{}", tail.split_once(')').map_or("", |(_, code)| code));
     }
     text
 }
@@ -112,7 +112,7 @@ fn configuration_reference_matches_config() {
     page.push_str("`Config` has every setting; `Config::from_env` reads the variables. An unknown variable with the prefix\n");
     page.push_str("`UNISONO_` is an error.\n");
     for container in ["Config", "DeviceConfig"] {
-        let rows: Vec<_> = fields.iter().filter(|(of, ..)| of == container).collect();
+        let rows: Vec<_> = fields.iter().filter(|(owner, ..)| owner == container).collect();
         assert!(rows.len() >= 4, "{container}: {rows:?}");
         write!(page, "\n## `{container}`\n\n| field | meaning |\n|---|---|\n").expect("memory");
         for (_, field, doc) in rows {
@@ -264,13 +264,13 @@ fn operations_document_buffers_after_an_error() {
     let mut seen = 0;
     for path in sources.map(|file| format!("src/{file}.rs")) {
         let source = read(&path);
-        for (before, after) in source.match_indices("    pub fn ").map(|(at, _)| source.split_at(at)) {
-            let signature = &after[..after.find('{').expect("a body")];
+        for (head, tail) in source.match_indices("    pub fn ").map(|(offset, _)| source.split_at(offset)) {
+            let signature = &tail[..tail.find('{').expect("a body")];
             let writes = ["&mut [", "&mut impl DeviceBufferMut", "Option<&mut", "OpBuffers<'_>"];
             let returns_result = signature.contains("-> Result<()>");
             if returns_result && writes.iter().any(|argument| signature.contains(argument)) {
                 seen += 1;
-                let doc = before.lines().rev().take_while(|line| line.trim_start().starts_with(['/', '#']));
+                let doc = head.lines().rev().take_while(|line| line.trim_start().starts_with(['/', '#']));
                 let says = doc.collect::<String>().contains("(crate::Error#buffers-after-an-error)");
                 silent.extend((!says).then(|| format!("{path}: {}", signature.trim())));
             }

@@ -36,9 +36,9 @@ fn collect(spec: &GroupSpec, rank: Rank) -> Program {
         return program.finish(0, 0);
     }
     for peer in 1..spec.ranks {
-        let with = if peer == 1 { input(0) } else { scratch(0) };
-        let into = if peer == spec.ranks - 1 { output(0) } else { scratch(0) };
-        program.recv_reduce(peer, [with], [into], peer == spec.ranks - 1);
+        let operand = if peer == 1 { input(0) } else { scratch(0) };
+        let target = if peer == spec.ranks - 1 { output(0) } else { scratch(0) };
+        program.recv_reduce(peer, [operand], [target], peer == spec.ranks - 1);
     }
     (1..spec.ranks).for_each(|peer| {
         program.send(peer, [output(0)]);
@@ -253,8 +253,8 @@ fn different_programs_under_one_name_are_a_mismatch() {
     let config = Config::default().with_timeout(Duration::from_secs(20));
     for world in World::ALL {
         world.run(2, &config, |comm| {
-            let own: &'static Algorithm = if comm.rank() == 0 { &COLLECT } else { other };
-            comm.set_custom_algorithm_unchecked(own).expect("two ranks are supported");
+            let algorithm: &'static Algorithm = if comm.rank() == 0 { &COLLECT } else { other };
+            comm.set_custom_algorithm_unchecked(algorithm).expect("two ranks are supported");
             let error = comm.all_reduce(&mut [1.0f32; 5000], Sum).unwrap_err();
             assert!(matches!(error.kind(), ErrorKind::Mismatch { .. }), "{world:?}: {error}");
         });

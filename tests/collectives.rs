@@ -23,9 +23,9 @@ fn supported_algorithms<'a>(
 
 /// Sizes that exceed the eager slots, where there are any.
 fn counts(slice: usize, row: &Algorithm) -> impl Iterator<Item = usize> {
-    let all = [0, 1, 3, 63, 257, slice - 1, slice, slice + 1, 5 * slice + 7, 34 * slice + 7, 64 * slice];
+    let sizes = [0, 1, 3, 63, 257, slice - 1, slice, slice + 1, 5 * slice + 7, 34 * slice + 7, 64 * slice];
     let uses_cells = row.peer_access == PeerAccess::Window;
-    all.into_iter().filter(move |&count| uses_cells || count < 34 * slice)
+    sizes.into_iter().filter(move |&count| uses_cells || count < 34 * slice)
 }
 
 /// Runs all algorithms with f32 sums, in and out of place, at sizes around slice boundaries.

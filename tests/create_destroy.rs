@@ -50,13 +50,9 @@ fn create_destroy_1000_times_leaks_nothing() {
         for _ in 0..ROUNDS {
             cycle(world, times / (ROUNDS + 1));
             held.push(self::held_resources());
-            let ([descriptors, threads, segments, _], before) = (held[held.len() - 1], held[0]);
-            assert_eq!([descriptors, segments], [before[0], before[2]], "{world:?}: descriptors, segments");
-            assert!(
-                threads <= before[1] + POOL_THREADS,
-                "{world:?}: {threads} threads, {} before",
-                before[1]
-            );
+            let ([descriptors, threads, segments, _], first) = (held[held.len() - 1], held[0]);
+            assert_eq!([descriptors, segments], [first[0], first[2]], "{world:?}: descriptors, segments");
+            assert!(threads <= first[1] + POOL_THREADS, "{world:?}: {threads} threads, {} before", first[1]);
         }
         let grown = held.windows(2).map(|turn| turn[1][3].saturating_sub(turn[0][3])).min();
         assert!(grown <= Some(SLACK_KIB), "{world:?}: held after each turn {held:?}");

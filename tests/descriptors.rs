@@ -38,12 +38,12 @@ fn talk(comm: &Communicator) {
 fn descriptors_of_a_communicator_are_bounded() {
     for world in [World::Threads, World::Shm, World::Tcp, World::Encrypted] {
         for ranks in [1, 2, 3, 5, 9] {
-            let (before, config) = (open(), Config::default());
+            let (start, config) = (open(), Config::default());
             let comms = world.communicators(ranks, &config);
             std::thread::scope(|scope| {
                 comms.iter().for_each(|comm| drop(scope.spawn(|| talk(comm))));
             });
-            let held = (open() - before).div_ceil(ranks);
+            let held = (open() - start).div_ceil(ranks);
             let most = FIXED + per_peer(world, &config) * (ranks - 1);
             assert!(
                 held <= most,
@@ -53,8 +53,8 @@ fn descriptors_of_a_communicator_are_bounded() {
             drop(comms);
             // Threads that accept connections end on their own.
             let begun = Instant::now();
-            while open() > before + SPARE {
-                assert!(begun.elapsed() < HANG, "{world:?}: {} descriptors are left", open() - before);
+            while open() > start + SPARE {
+                assert!(begun.elapsed() < HANG, "{world:?}: {} descriptors are left", open() - start);
                 std::thread::yield_now();
             }
         }

@@ -19,32 +19,33 @@ fn check<T: Element>(
     for (world, ranks) in World::ALL.into_iter().flat_map(|world| [1, 2, 3, 5].map(|ranks| (world, ranks))) {
         world.run(ranks, &Config::default().with_fifo_slot_bytes(4096), |comm| {
             for count in [1, 37, 20_003] {
-                let own: Vec<T> = (0..count).map(|index| input(comm.rank(), index)).collect();
+                let values: Vec<T> = (0..count).map(|index| input(comm.rank(), index)).collect();
                 let expected = |ranks: usize| -> Vec<T> {
-                    let all = |index| (0..ranks).map(move |rank| (rank, index));
-                    let reduced =
-                        |index| all(index).map(|(rank, index)| input(rank, index)).reduce(&combine).unwrap();
+                    let places = |index| (0..ranks).map(move |rank| (rank, index));
+                    let reduced = |index| {
+                        places(index).map(|(rank, index)| input(rank, index)).reduce(&combine).unwrap()
+                    };
                     (0..count).map(reduced).collect()
                 };
                 let what = format!("{world:?} {ranks} {op:?} of {count} {}", T::DTYPE);
-                let mut all = own.clone();
-                comm.all_reduce(&mut all, op).unwrap();
-                assert!(all == expected(ranks), "all_reduce {what}");
-                let mut at_root = own.clone();
+                let mut reduced = values.clone();
+                comm.all_reduce(&mut reduced, op).unwrap();
+                assert!(reduced == expected(ranks), "all_reduce {what}");
+                let mut at_root = values.clone();
                 comm.reduce(&mut at_root, op, ranks - 1).unwrap();
                 assert!(comm.rank() + 1 < ranks || at_root == expected(ranks), "reduce {what}");
-                let mut prefix = own.clone();
+                let mut prefix = values.clone();
                 comm.scan(&mut prefix, op).unwrap();
                 assert!(prefix == expected(comm.rank() + 1), "scan {what}");
-                let mut below = own.clone();
-                comm.exscan(&mut below, op).unwrap();
-                assert!(comm.rank() == 0 || below == expected(comm.rank()), "exscan {what}");
+                let mut exclusive = values.clone();
+                comm.exscan(&mut exclusive, op).unwrap();
+                assert!(comm.rank() == 0 || exclusive == expected(comm.rank()), "exscan {what}");
                 let mut share = vec![T::default(); count];
-                comm.reduce_scatter(&own.repeat(ranks), &mut share, op).unwrap();
+                comm.reduce_scatter(&values.repeat(ranks), &mut share, op).unwrap();
                 assert!(share == expected(ranks), "reduce_scatter {what}");
                 let mut gathered = vec![T::default(); count * ranks];
-                comm.all_gather(&own, &mut gathered).unwrap();
-                assert!(gathered[comm.rank() * count..][..count] == own[..], "all_gather {what}");
+                comm.all_gather(&values, &mut gathered).unwrap();
+                assert!(gathered[comm.rank() * count..][..count] == values[..], "all_gather {what}");
             }
         });
     }

@@ -29,15 +29,15 @@ fn id() -> UniqueId {
 }
 
 /// Copies until the end; what it saw.
-fn relay(mut from: TcpStream, mut to: TcpStream) -> Vec<u8> {
+fn relay(mut source: TcpStream, mut target: TcpStream) -> Vec<u8> {
     let (mut seen, mut buffer) = (Vec::new(), [0; 4096]);
-    while let Ok(count @ 1..) = from.read(&mut buffer) {
+    while let Ok(count @ 1..) = source.read(&mut buffer) {
         seen.extend(&buffer[..count]);
-        if to.write_all(&buffer[..count]).is_err() {
+        if target.write_all(&buffer[..count]).is_err() {
             break;
         }
     }
-    let _ = to.shutdown(Shutdown::Write);
+    let _ = target.shutdown(Shutdown::Write);
     seen
 }
 
@@ -53,7 +53,7 @@ fn capture_bootstrap(encryption: bool) -> Vec<u8> {
     let (seen_by, seen) = channel();
     let root = id.address();
     thread::spawn(move || {
-        let (near, _) = listener.accept().expect("rank 1");
+        let (accepted, _) = listener.accept().expect("rank 1");
         let end = Instant::now() + Duration::from_secs(10);
         let far = loop {
             match TcpStream::connect(root) {
@@ -61,9 +61,10 @@ fn capture_bootstrap(encryption: bool) -> Vec<u8> {
                 Err(error) => assert!(Instant::now() < end, "{error}"),
             }
         };
-        let (entry, exit) = (near.try_clone().expect("a descriptor"), far.try_clone().expect("a descriptor"));
+        let (entry, exit) =
+            (accepted.try_clone().expect("a descriptor"), far.try_clone().expect("a descriptor"));
         let way = thread::spawn(move || relay(entry, exit));
-        let back = relay(far, near);
+        let back = relay(far, accepted);
         let _ = seen_by.send([way.join().expect("no panic"), back].concat());
     });
     thread::scope(|scope| {
@@ -169,15 +170,15 @@ impl Recorder {
     fn relay_to(&self, port: u16, replaces: bool) -> u16 {
         let listener = loop {
             let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-            let own = listener.local_addr().expect("one").port();
-            if own.to_string().len() == port.to_string().len() {
+            let own_port = listener.local_addr().expect("one").port();
+            if own_port.to_string().len() == port.to_string().len() {
                 break listener;
             }
         };
-        let own = listener.local_addr().expect("one").port();
+        let own_port = listener.local_addr().expect("one").port();
         let recorder = self.clone();
         thread::spawn(move || {
-            for near in listener.incoming().flatten() {
+            for accepted in listener.incoming().flatten() {
                 let far = loop {
                     // Rank 0 may not listen yet.
                     match TcpStream::connect((Ipv4Addr::LOCALHOST, port)) {
@@ -185,39 +186,39 @@ impl Recorder {
                         Err(_) => thread::sleep(Duration::from_millis(1)),
                     }
                 };
-                let ends = [(&near, &far), (&far, &near)].map(|(from, to)| {
-                    (from.try_clone().expect("a descriptor"), to.try_clone().expect("a descriptor"))
+                let ends = [(&accepted, &far), (&far, &accepted)].map(|(source, target)| {
+                    (source.try_clone().expect("a descriptor"), target.try_clone().expect("a descriptor"))
                 });
-                for (from, to) in ends {
+                for (source, target) in ends {
                     let recorder = recorder.clone();
-                    thread::spawn(move || recorder.carry(from, to, replaces));
+                    thread::spawn(move || recorder.carry(source, target, replaces));
                 }
             }
         });
-        own
+        own_port
     }
 
-    fn carry(&self, mut from: TcpStream, mut to: TcpStream, replaces: bool) {
+    fn carry(&self, mut source: TcpStream, mut target: TcpStream, replaces: bool) {
         let mut buffer = [0; 1 << 16];
-        while let Ok(count @ 1..) = from.read(&mut buffer) {
+        while let Ok(count @ 1..) = source.read(&mut buffer) {
             let bytes = &mut buffer[..count];
             if replaces {
                 self.replace_addresses(bytes);
             }
             self.lock().bytes.extend(&*bytes);
-            if to.write_all(bytes).is_err() {
+            if target.write_all(bytes).is_err() {
                 break;
             }
         }
-        let _ = to.shutdown(Shutdown::Write);
+        let _ = target.shutdown(Shutdown::Write);
     }
 
     /// Replaces the addresses in descriptions of ranks by those of relays.
     fn replace_addresses(&self, bytes: &mut [u8]) {
         const BEFORE: &[u8] = b"\n127.0.0.1:";
         let starts: Vec<usize> = (0..bytes.len())
-            .filter(|&at| bytes[at..].starts_with(BEFORE))
-            .map(|at| at + BEFORE.len())
+            .filter(|&offset| bytes[offset..].starts_with(BEFORE))
+            .map(|offset| offset + BEFORE.len())
             .collect();
         for start in starts {
             let digits = bytes[start..].iter().take_while(|byte| byte.is_ascii_digit()).count();
@@ -235,7 +236,10 @@ impl Recorder {
 }
 
 fn bytes_of(hex: &str) -> Vec<u8> {
-    (0..hex.len()).step_by(2).map(|at| u8::from_str_radix(&hex[at..at + 2], 16).expect("digits")).collect()
+    (0..hex.len())
+        .step_by(2)
+        .map(|offset| u8::from_str_radix(&hex[offset..offset + 2], 16).expect("digits"))
+        .collect()
 }
 
 /// The observer reads what ranks send each other, and the invitations to groups. It learns neither
@@ -260,10 +264,10 @@ fn groups_of_a_plain_job_send_no_secret() {
                 let half = comm.split(Some(7), 1 - rank as i32).expect("a group").expect("of both");
                 let second = comm.duplicate().expect("a second one");
                 let group = comm.create_group(&[1, 0], 5).expect("a group");
-                for (child, own) in [(half, 1 - rank), (second, rank), (group, 1 - rank)] {
+                for (child, expected) in [(half, 1 - rank), (second, rank), (group, 1 - rank)] {
                     let mut sum = [1.0f32];
                     child.all_reduce(&mut sum, Sum).expect("a sum");
-                    assert_eq!((sum, child.rank()), ([2.0], own));
+                    assert_eq!((sum, child.rank()), ([2.0], expected));
                 }
             });
         }
@@ -271,13 +275,13 @@ fn groups_of_a_plain_job_send_no_secret() {
     let seen = std::mem::take(&mut recorder.lock().bytes);
     let is_in = |part: &[u8]| seen.windows(part.len()).any(|window| window == part);
     assert!(is_in(TEXT), "the recorder does not see what ranks send each other");
-    let after = |mark: u8| -> BTreeSet<String> {
+    let texts_after = |mark: u8| -> BTreeSet<String> {
         let is_hex = |bytes: &[u8]| bytes.iter().all(u8::is_ascii_hexdigit);
         let found = seen.windows(65).filter(|window| window[0] == mark && is_hex(&window[1..]));
         found.map(|window| String::from_utf8_lossy(&window[1..]).into_owned()).collect()
     };
-    assert_eq!(after(b'/'), BTreeSet::new(), "an address with a secret");
-    let nonces = after(b'#');
+    assert_eq!(texts_after(b'/'), BTreeSet::new(), "an address with a secret");
+    let nonces = texts_after(b'#');
     assert_eq!(nonces.len(), 3, "an invitation to each group: {nonces:?}");
     let job = Secret::from_hex(secret).expect("64 digits");
     let members = [[0u64, 1], [1, 0]].map(|members| members.map(u64::to_le_bytes).concat());

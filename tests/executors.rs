@@ -48,15 +48,15 @@ fn is_pending(future: impl Future) -> bool {
 
 /// Calls of every kind, of which those without a form of their own run in `spawn`.
 async fn train(comm: Communicator) -> Result<[usize; 3]> {
-    let (rank, own) = (comm.rank(), comm.clone());
+    let (rank, handle) = (comm.rank(), comm.clone());
     let sum = comm.all_reduce_async(vec![rank], Sum).await?[0];
     let gathered = comm.spawn(move |comm| comm.all_gather_vec(&vec![1u8; rank])).await?;
     let half = comm.spawn(move |comm| comm.split(Some(rank as u32 % 2), 0)).await?;
     let half = half.expect("a color was given");
     let size = half.all_reduce_async(vec![1usize], Sum).await?[0];
-    own.isend(vec![rank], (rank + 1) % own.size(), 3).await?;
-    let (left, _) = own.irecv(vec![0usize], None, 3).await?;
-    assert_eq!(left, [(rank + own.size() - 1) % own.size()]);
+    handle.isend(vec![rank], (rank + 1) % handle.size(), 3).await?;
+    let (left, _) = handle.irecv(vec![0usize], None, 3).await?;
+    assert_eq!(left, [(rank + handle.size() - 1) % handle.size()]);
     Ok([sum, gathered.concat().len(), size])
 }
 
@@ -104,10 +104,11 @@ impl Drop for Freed {
 #[test]
 fn dropped_handle_leaves_the_operation_its_buffer() {
     for world in World::ALL {
-        let [one, other] = <[Communicator; 2]>::try_from(world.communicators(2, &Config::default())).unwrap();
+        let [first, second] =
+            <[Communicator; 2]>::try_from(world.communicators(2, &Config::default())).unwrap();
         let freed = Arc::new(AtomicBool::new(false));
         let buffer = (vec![1.0f32; 50_000], Freed(Arc::clone(&freed)));
-        let mut work = one.spawn(move |comm| {
+        let mut work = first.spawn(move |comm| {
             let mut buffer = buffer;
             comm.all_reduce(&mut buffer.0, Sum).map(|()| buffer)
         });
@@ -115,9 +116,9 @@ fn dropped_handle_leaves_the_operation_its_buffer() {
         drop(work);
         assert!(!freed.load(Ordering::SeqCst), "the operation uses the buffer");
         let mut sums = vec![2.0f32; 50_000];
-        other.all_reduce(&mut sums, Sum).unwrap();
+        second.all_reduce(&mut sums, Sum).unwrap();
         assert!(sums.iter().all(|&sum| sum == 3.0), "{world:?}");
-        let barriers = [one.barrier_async(), other.barrier_async()];
+        let barriers = [first.barrier_async(), second.barrier_async()];
         barriers.into_iter().for_each(|work| work.wait().unwrap());
         assert!(freed.load(Ordering::SeqCst), "{world:?}: nobody takes the buffer");
     }
@@ -136,17 +137,17 @@ fn error_of_a_dropped_handle_comes_out_of_later_calls() {
 #[test]
 fn scope_inside_an_operation_ends() {
     World::Threads.run(2, &Config::default(), |comm| {
-        let own = comm.clone();
+        let handle = comm.clone();
         let work = comm.spawn(move |comm| {
             let mut sums = [comm.rank() as u32, 5];
-            let [one, two] = &mut sums;
+            let [left, right] = &mut sums;
             comm.scope(|scope| {
-                let first = scope.all_reduce(std::slice::from_mut(one), Sum);
-                drop(scope.all_reduce(std::slice::from_mut(two), Sum));
+                let first = scope.all_reduce(std::slice::from_mut(left), Sum);
+                drop(scope.all_reduce(std::slice::from_mut(right), Sum));
                 first.wait().map(drop)
             })?;
             // A handle without the turn is refused, because its operation would come later.
-            let refused = own.scope(|scope| scope.spawn(|comm| comm.barrier()).wait()).unwrap_err();
+            let refused = handle.scope(|scope| scope.spawn(|comm| comm.barrier()).wait()).unwrap_err();
             assert!(refused.to_string().contains("waits for one that comes later"), "{refused}");
             Ok(sums)
         });
@@ -166,9 +167,9 @@ fn scope_inside_an_operation_ends() {
 fn blocking_call_keeps_tasks_of_peers_from_running() {
     let config = Config::default().with_timeout(Duration::from_millis(100));
     let mut comms = World::Threads.communicators(2, &config);
-    let (other, one) = (comms.remove(1), comms.remove(0));
-    let blocks = async move { one.barrier().map_err(|error| error.kind().clone()) };
-    let comes_late = async move { other.barrier_async().await.map_err(|error| error.kind().clone()) };
+    let (second, first) = (comms.remove(1), comms.remove(0));
+    let blocks = async move { first.barrier().map_err(|error| error.kind().clone()) };
+    let comes_late = async move { second.barrier_async().await.map_err(|error| error.kind().clone()) };
     let results = run_all(vec![Box::pin(blocks) as Task<_>, Box::pin(comes_late)]);
     assert!(matches!(results[0], Err(ErrorKind::Timeout { .. })), "{results:?}");
 }

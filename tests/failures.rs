@@ -273,23 +273,23 @@ fn abort_from_other_thread_ends_waits_on_every_rank() {
 fn abort_reaches_all_ranks_during_success() {
     for _ in 0..300 {
         let is_over = AtomicBool::new(false);
-        let [near, far] =
+        let [local, remote] =
             Communicator::builder().config(&long_timeout()).local(2).unwrap().try_into().expect("two");
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 std::thread::sleep(Duration::from_micros(50));
                 is_over.store(true, Ordering::Release);
-                near.abort("enough");
+                local.abort("enough");
             });
             scope.spawn(|| {
                 while !is_over.load(Ordering::Acquire) {
-                    if near.send(&[1u8], 1).is_err() {
+                    if local.send(&[1u8], 1).is_err() {
                         break;
                     }
                 }
             });
             let begun = Instant::now();
-            let error = (0..).find_map(|_| far.recv(&mut [0u8], 0).err()).expect("an end");
+            let error = (0..).find_map(|_| remote.recv(&mut [0u8], 0).err()).expect("an end");
             assert!(matches!(error.kind(), ErrorKind::Aborted { by: 0, .. }), "{error}");
             assert!(begun.elapsed() < HANG, "after {:?}", begun.elapsed());
         });

@@ -72,7 +72,7 @@ fn evidence_exists(shown_by: &str) -> bool {
 /// Returns true if `source` has the test `name`, written out or stamped by a macro as `name: …`.
 fn has_test(source: &str, name: &str) -> bool {
     let lines: Vec<&str> = source.lines().map(str::trim).collect();
-    let is_test = |at: usize| lines[at.saturating_sub(4)..at].contains(&"#[test]");
+    let is_test = |index: usize| lines[index.saturating_sub(4)..index].contains(&"#[test]");
     let written = lines.iter().position(|line| line.starts_with(&format!("fn {name}(")));
     let stamped =
         source.contains("fn $name()") && lines.iter().any(|line| line.starts_with(&format!("{name}: ")));

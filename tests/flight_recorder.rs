@@ -46,7 +46,7 @@ fn waiting_operation_is_visible_to_other_threads() {
                 return comm.barrier().unwrap();
             }
             let waiting = comm.spawn(Communicator::barrier);
-            let behind = comm.spawn(Communicator::barrier);
+            let second = comm.spawn(Communicator::barrier);
             let begun = Instant::now();
             let waits =
                 |flight: &FlightRecord| flight.operations.first().is_some_and(|first| first.peer == Some(1));
@@ -61,7 +61,7 @@ fn waiting_operation_is_visible_to_other_threads() {
             assert!(first.started.is_some() && json["operations"][0]["state"] == "started", "{json}");
             seen.store(true, Ordering::Relaxed);
             waiting.wait().unwrap();
-            assert!(behind.wait().is_err(), "the other one has left");
+            assert!(second.wait().is_err(), "the other one has left");
             let flight = comm.flight_record();
             assert_eq!(flight.operations[1].state, OpState::Failed);
             assert!(flight.error.expect("it is kept").contains("rank 1 has left"));

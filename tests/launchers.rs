@@ -17,12 +17,12 @@ const ROLE: &str = "TEST_LAUNCHERS_ROLE";
 
 /// Runs this test binary again in `role`, by way of `prefix`.
 fn role(prefix: &[&str], role: &str) -> Command {
-    let own = std::env::current_exe().expect("this test");
+    let this_test = std::env::current_exe().expect("this test");
     let mut command = match prefix {
-        [] => Command::new(own),
+        [] => Command::new(this_test),
         [program, arguments @ ..] => {
             let mut command = Command::new(program);
-            command.args(arguments).arg(own);
+            command.args(arguments).arg(this_test);
             command
         }
     };

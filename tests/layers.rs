@@ -12,9 +12,6 @@ struct Crate {
     folder: &'static str,
     /// Modules from the bottom up. A new module gets a place here.
     layers: &'static [&'static [&'static str]],
-    /// Pairs of modules of which the first uses the second, although it is not above it. The list
-    /// may only become shorter.
-    exceptions: &'static [[&'static str; 2]],
 }
 
 const CRATES: [Crate; 3] = [
@@ -33,7 +30,6 @@ const CRATES: [Crate; 3] = [
             &["device"],
             &["fuzzing", "doctests"],
         ],
-        exceptions: &[],
     },
     Crate {
         folder: "transports/src",
@@ -50,7 +46,6 @@ const CRATES: [Crate; 3] = [
             &["loopback"],
             &["testing"],
         ],
-        exceptions: &[],
     },
     Crate {
         folder: "trainer/src",
@@ -79,7 +74,6 @@ const CRATES: [Crate; 3] = [
             &["planner"],
             &["fuzzing", "testing"],
         ],
-        exceptions: &[],
     },
 ];
 
@@ -101,17 +95,17 @@ struct Arrow {
 #[test]
 fn modules_use_only_lower_layers() {
     let mut wrong = Vec::new();
-    for Crate { folder, layers, exceptions } in CRATES {
+    for Crate { folder, layers } in CRATES {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
         let mut sources = Vec::new();
         read_below(&root, &root, &mut sources);
         assert!(sources.len() > 40, "only {} files found in {folder}", sources.len());
         let library = fs::read_to_string(root.join("lib.rs")).expect("readable");
-        let found = violations(layers, exceptions, &library, &sources);
+        let found = violations(layers, &library, &sources);
         wrong.extend(found.into_iter().map(|violation| format!("{folder}: {violation}")));
     }
     let wrong = wrong.join("\n");
-    assert!(wrong.is_empty(), "arrows up, modules without a layer, or exceptions without use:\n{wrong}");
+    assert!(wrong.is_empty(), "arrows up, or modules without a layer:\n{wrong}");
 }
 
 fn read_below(src: &Path, folder: &Path, sources: &mut Vec<Source>) {
@@ -122,20 +116,16 @@ fn read_below(src: &Path, folder: &Path, sources: &mut Vec<Source>) {
         } else if !["lib.rs", "main.rs"].map(|name| src.join(name)).contains(&path)
             && path.extension().is_some_and(|extension| extension == "rs")
         {
-            let below = path.strip_prefix(src).expect("below src").display().to_string();
-            let module = below.split(['/', '.']).next().unwrap_or("").to_owned();
-            sources.push(Source { module, path: below, text: fs::read_to_string(&path).expect("readable") });
+            let relative = path.strip_prefix(src).expect("below src").display().to_string();
+            let module = relative.split(['/', '.']).next().unwrap_or("").to_owned();
+            let text = fs::read_to_string(&path).expect("readable");
+            sources.push(Source { module, path: relative, text });
         }
     }
 }
 
-/// Arrows that do not go down, modules that have no layer, and exceptions that no arrow needs.
-fn violations(
-    layers: &[&[&str]],
-    exceptions: &[[&str; 2]],
-    library: &str,
-    sources: &[Source],
-) -> Vec<String> {
+/// Arrows that do not go down, and modules that have no layer.
+fn violations(layers: &[&[&str]], library: &str, sources: &[Source]) -> Vec<String> {
     let layer_of = |module: &str| layers.iter().position(|layer| layer.contains(&module));
     let modules: BTreeSet<&str> = sources.iter().map(|source| source.module.as_str()).collect();
     let mut found: Vec<String> = modules
@@ -143,19 +133,9 @@ fn violations(
         .filter(|module| layer_of(module).is_none())
         .map(|module| format!("{module} has no layer"))
         .collect();
-    let up: Vec<Arrow> = arrows(library, sources)
-        .into_iter()
-        .filter(|Arrow { from, to, .. }| layer_of(from) <= layer_of(to))
-        .collect();
-    let is_pair = |arrow: &Arrow, pair: &[&str; 2]| [arrow.from.as_str(), &arrow.to] == *pair;
-    let excepted = |arrow: &&Arrow| exceptions.iter().any(|pair| is_pair(arrow, pair));
-    found.extend(
-        up.iter()
-            .filter(|arrow| !excepted(arrow))
-            .map(|Arrow { from, to, place }| format!("{place}: {from} uses {to}")),
-    );
-    let unused = exceptions.iter().filter(|pair| !up.iter().any(|arrow| is_pair(arrow, pair)));
-    found.extend(unused.map(|[from, to]| format!("{from} no longer uses {to}")));
+    let arrows = arrows(library, sources);
+    let up = arrows.iter().filter(|arrow| layer_of(&arrow.from) <= layer_of(&arrow.to));
+    found.extend(up.map(|arrow| format!("{}: {} uses {}", arrow.place, arrow.from, arrow.to)));
     found
 }
 
@@ -169,10 +149,10 @@ fn arrows(library: &str, sources: &[Source]) -> BTreeSet<Arrow> {
         }
         for (number, line) in code(text) {
             for name in names_after_crate(line) {
-                let to = exports.get(name).map_or(name, String::as_str);
-                if to != module {
+                let used = exports.get(name).map_or(name, String::as_str);
+                if used != module {
                     let place = format!("{path}:{}", number + 1);
-                    arrows.insert(Arrow { from: module.clone(), to: to.to_owned(), place });
+                    arrows.insert(Arrow { from: module.clone(), to: used.to_owned(), place });
                 }
             }
         }
@@ -190,14 +170,15 @@ fn code(text: &str) -> impl Iterator<Item = (usize, &str)> {
 /// Names behind `crate::` in a line, those of a braced list included.
 fn names_after_crate(line: &str) -> Vec<&str> {
     let mut names = Vec::new();
-    for (at, found) in line.match_indices("crate::") {
-        if line[..at].ends_with(|letter: char| letter.is_alphanumeric() || letter == '_' || letter == '$') {
+    for (offset, found) in line.match_indices("crate::") {
+        if line[..offset].ends_with(|letter: char| letter.is_alphanumeric() || letter == '_' || letter == '$')
+        {
             continue;
         }
-        let rest = &line[at + found.len()..];
+        let path = &line[offset + found.len()..];
         let is_name = |letter: char| letter.is_alphanumeric() || letter == '_';
-        let list = rest.strip_prefix('{').map_or(rest, |list| list.split('}').next().unwrap_or(list));
-        let items = if rest.starts_with('{') { list.split(',').collect() } else { vec![list] };
+        let list = path.strip_prefix('{').map_or(path, |list| list.split('}').next().unwrap_or(list));
+        let items = if path.starts_with('{') { list.split(',').collect() } else { vec![list] };
         let heads = items.into_iter().map(|item| item.trim().split(|c| !is_name(c)).next().unwrap_or(""));
         names.extend(heads.filter(|name| !name.is_empty()));
     }
@@ -263,27 +244,22 @@ fn arrow_up_is_found_in_a_small_tree() {
         ("middle/mod.rs", "use crate::low::nothing;\n"),
         ("high.rs", "use crate::{low, middle::deep};\nfn f() { crate::low::nothing() }\n"),
     ];
-    assert_eq!(violations(layers, &[], library, &tree(&sound)), Vec::<String>::new());
+    assert_eq!(violations(layers, library, &tree(&sound)), Vec::<String>::new());
 
     let mut with_arrow = sound.to_vec();
     with_arrow.push(("middle/deep.rs", "\nfn f(_: crate::High) {}\n"));
-    assert_eq!(violations(layers, &[], library, &tree(&with_arrow)), ["middle/deep.rs:2: middle uses high"]);
+    assert_eq!(violations(layers, library, &tree(&with_arrow)), ["middle/deep.rs:2: middle uses high"]);
 
-    let mut beside = sound.to_vec();
-    beside.push(("beside.rs", "use crate::{low, middle};\n"));
-    assert_eq!(violations(layers, &[], library, &tree(&beside)), ["beside.rs:1: beside uses middle"]);
+    let mut in_one_layer = sound.to_vec();
+    in_one_layer.push(("beside.rs", "use crate::{low, middle};\n"));
+    assert_eq!(violations(layers, library, &tree(&in_one_layer)), ["beside.rs:1: beside uses middle"]);
 
     let mut new = sound.to_vec();
     new.push(("surprise.rs", ""));
-    assert_eq!(violations(layers, &[], library, &tree(&new)), ["surprise has no layer"]);
-
-    let exception: &[[&str; 2]] = &[["middle", "high"]];
-    let excepted = |files| violations(layers, exception, library, &tree(files));
-    assert_eq!(excepted(&with_arrow), Vec::<String>::new());
-    assert_eq!(excepted(&sound), ["middle no longer uses high"]);
+    assert_eq!(violations(layers, library, &tree(&new)), ["surprise has no layer"]);
 
     let mut all_exported = sound.to_vec();
     all_exported.extend([("high/mod.rs", "pub struct Deep;\n"), ("low/other.rs", "use crate::Deep;\n")]);
-    let found = violations(layers, &[], "pub use high::*;\n", &tree(&all_exported));
+    let found = violations(layers, "pub use high::*;\n", &tree(&all_exported));
     assert_eq!(found, ["low/other.rs:1: low uses high"]);
 }

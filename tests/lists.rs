@@ -7,23 +7,30 @@ use unisono::schedule::Collective;
 use unisono::{Communicator, Config, DType, ErrorKind, ListOperation};
 
 /// Bytes of the share from one rank to another; some shares are empty, some take several slices.
-fn length(from: usize, to: usize) -> usize {
-    [12, 0, 700_000, 4][(from + 2 * to) % 4]
+fn length(sender: usize, receiver: usize) -> usize {
+    [12, 0, 700_000, 4][(sender + 2 * receiver) % 4]
 }
 
-fn share(from: usize, to: usize, bytes: usize) -> Vec<u8> {
-    (0..bytes).map(|index| (index * 7 + from * 31 + to * 5) as u8).collect()
+fn share(sender: usize, receiver: usize, bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|index| (index * 7 + sender * 31 + receiver * 5) as u8).collect()
 }
 
 /// Returns the shares that `rank` sends and those it must receive.
 fn expected(collective: Collective, root: usize, rank: usize, ranks: usize) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
-    let of = |from, to| share(from, to, length(from, to));
+    let part = |sender, receiver| share(sender, receiver, length(sender, receiver));
     let (sends, receives) = collective.shares(ranks, root, rank);
     match collective {
-        Collective::Gather => (vec![of(rank, root)], (0..receives).map(|from| of(from, root)).collect()),
-        Collective::Scatter => ((0..sends).map(|to| of(root, to)).collect(), vec![of(root, rank)]),
-        Collective::AllGather => (vec![of(rank, 0)], (0..ranks).map(|from| of(from, 0)).collect()),
-        _ => ((0..ranks).map(|to| of(rank, to)).collect(), (0..ranks).map(|from| of(from, rank)).collect()),
+        Collective::Gather => {
+            (vec![part(rank, root)], (0..receives).map(|sender| part(sender, root)).collect())
+        }
+        Collective::Scatter => {
+            ((0..sends).map(|receiver| part(root, receiver)).collect(), vec![part(root, rank)])
+        }
+        Collective::AllGather => (vec![part(rank, 0)], (0..ranks).map(|sender| part(sender, 0)).collect()),
+        _ => (
+            (0..ranks).map(|receiver| part(rank, receiver)).collect(),
+            (0..ranks).map(|sender| part(sender, rank)).collect(),
+        ),
     }
 }
 
@@ -60,15 +67,15 @@ fn lists_arrive_over_every_transport() {
 #[test]
 fn lists_meet_calls_with_counts() {
     World::Threads.run(3, &Config::default(), |comm| {
-        let counts: Vec<_> = (0..3).map(|from| length(from, 1)).collect();
-        let own = share(comm.rank(), 1, counts[comm.rank()]);
+        let counts: Vec<_> = (0..3).map(|sender| length(sender, 1)).collect();
+        let input = share(comm.rank(), 1, counts[comm.rank()]);
         let gather = ListOperation::new(Collective::Gather, DType::U8).with_root(1);
         if comm.rank() == 1 {
             let mut outputs: Vec<_> = counts.iter().map(|&bytes| vec![0; bytes]).collect();
-            run(&comm, &gather, std::slice::from_ref(&own), &mut outputs).unwrap();
-            assert_eq!(outputs, (0..3).map(|from| share(from, 1, counts[from])).collect::<Vec<_>>());
+            run(&comm, &gather, std::slice::from_ref(&input), &mut outputs).unwrap();
+            assert_eq!(outputs, (0..3).map(|sender| share(sender, 1, counts[sender])).collect::<Vec<_>>());
         } else {
-            comm.gather_v(&own, None, 1).unwrap();
+            comm.gather_v(&input, None, 1).unwrap();
         }
     });
 }
@@ -108,10 +115,10 @@ fn wrong_lists_are_refused_before_anything_is_sent() {
 fn lists_of_other_lengths_are_a_count_mismatch() {
     World::Threads.run(2, &Config::default(), |comm| {
         let lengths = [[8, 12], [8, 8]][comm.rank()];
-        let own = vec![0; lengths[comm.rank()]];
+        let input = vec![0; lengths[comm.rank()]];
         let mut outputs: Vec<_> = lengths.iter().map(|&bytes| vec![0; bytes]).collect();
         let gather = ListOperation::new(Collective::AllGather, DType::I32);
-        let ended = run(&comm, &gather, &[own], &mut outputs);
+        let ended = run(&comm, &gather, &[input], &mut outputs);
         if comm.rank() == 1 {
             return; // Its own messages may all have arrived.
         }

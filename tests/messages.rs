@@ -35,15 +35,16 @@ fn round(
 ) -> Vec<Message> {
     (0..count)
         .map(|_| {
-            let (from, to, tag) = (random.below(ranks), random.below(ranks), random.below(TAGS) as u64);
+            let (sender, receiver, tag) =
+                (random.below(ranks), random.below(ranks), random.below(TAGS) as u64);
             let words = match random.below(40) {
                 0 => 4_000 + random.below(20_000),
                 1..4 => 0,
                 _ => random.below(300),
             };
-            let number = numbers.entry((from, to, tag)).or_default();
+            let number = numbers.entry((sender, receiver, tag)).or_default();
             *number += 1;
-            Message { from, to, tag, number: *number, words }
+            Message { from: sender, to: receiver, tag, number: *number, words }
         })
         .collect()
 }
@@ -127,11 +128,11 @@ fn play(comm: &Communicator, random: &mut Rng, messages: &[Message]) {
 fn play_rounds(comm: &Communicator, seed: u64, total: usize) {
     const ROUND: usize = 1000;
     let mut shared = Rng::new(seed, 0);
-    let mut own = Rng::new(seed, 1 + comm.rank() as u64);
+    let mut rng = Rng::new(seed, 1 + comm.rank() as u64);
     let mut numbers = HashMap::new();
     for _ in 0..total.div_ceil(ROUND) {
         let messages = round(&mut shared, comm.size(), ROUND, &mut numbers);
-        play(comm, &mut own, &messages);
+        play(comm, &mut rng, &messages);
         let mut sum = [1u32];
         comm.all_reduce(&mut sum, Sum).unwrap();
         assert_eq!(sum, [comm.size() as u32]);

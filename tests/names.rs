@@ -59,12 +59,12 @@ const SETUP: &str = r#"
 
 impl Hosts {
     /// Hosts whose tables of names have these lines.
-    fn new(test: &str, near: &str, far: &str) -> Self {
+    fn new(test: &str, local: &str, remote: &str) -> Self {
         let folder =
             Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("names-{test}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder");
-        let hosts = |own: &str| format!("127.0.0.1 localhost\n{own}\n");
-        for (file, text) in [("near.hosts", hosts(near)), ("far.hosts", hosts(far))] {
+        let hosts = |lines: &str| format!("127.0.0.1 localhost\n{lines}\n");
+        for (file, text) in [("near.hosts", hosts(local)), ("far.hosts", hosts(remote))] {
             std::fs::write(folder.join(file), text).expect("a table");
         }
         for file in ["near.resolv.conf", "far.resolv.conf"] {
@@ -77,8 +77,8 @@ impl Hosts {
         Self { folder, variables: [common, String::new(), String::new()], meanwhile: String::new() }
     }
 
-    fn variables(mut self, both: &str, near: &str, far: &str) -> Self {
-        for (variables, more) in self.variables.iter_mut().zip([both, near, far]) {
+    fn variables(mut self, common: &str, local: &str, remote: &str) -> Self {
+        for (variables, more) in self.variables.iter_mut().zip([common, local, remote]) {
             *variables += &format!(" {more}");
         }
         self
@@ -114,11 +114,11 @@ impl Hosts {
 
     /// Runs both ranks, which have to meet, and returns what rank 0 prints.
     fn meet(self) -> Option<String> {
-        let [near, far] = self.run()?;
-        for said in [&near, &far] {
-            assert_eq!(said.matches("sum 3 of 2 over tcp").count(), 2, "{near}\n{far}");
+        let [local, remote] = self.run()?;
+        for said in [&local, &remote] {
+            assert_eq!(said.matches("sum 3 of 2 over tcp").count(), 2, "{local}\n{remote}");
         }
-        Some(near)
+        Some(local)
     }
 }
 
@@ -132,10 +132,12 @@ fn name_that_resolves_late_is_waited_for() {
 #[test]
 fn name_that_never_resolves_is_told_with_reason() {
     let variables = format!("MASTER_ADDR={NAME} UNISONO_JOIN_TIMEOUT_MS=500");
-    let Some([near, far]) = Hosts::new("never", "", "").variables(&variables, "", "").run() else { return };
-    assert!(near.contains(&format!("cannot listen at {NAME}:29500: failed to lookup address")), "{near}");
-    assert!(far.contains("rank 0 could not be reached at rank-0.example:29500"), "{far}");
-    assert!(far.contains("its name has no address: failed to lookup address"), "{far}");
+    let Some([local, remote]) = Hosts::new("never", "", "").variables(&variables, "", "").run() else {
+        return;
+    };
+    assert!(local.contains(&format!("cannot listen at {NAME}:29500: failed to lookup address")), "{local}");
+    assert!(remote.contains("rank 0 could not be reached at rank-0.example:29500"), "{remote}");
+    assert!(remote.contains("its name has no address: failed to lookup address"), "{remote}");
 }
 
 #[test]
@@ -147,9 +149,9 @@ fn every_address_of_a_name_is_tried() {
 #[test]
 fn own_name_on_loopback_is_told_at_rank_0() {
     let hosts = |test| Hosts::new(test, &format!("127.0.1.1 {NAME}"), &format!("10.0.0.9 {NAME}"));
-    let both = format!("MASTER_ADDR={NAME}");
-    let short = format!("{both} UNISONO_JOIN_TIMEOUT_MS=1500");
-    let Some([near, far]) = hosts("loopback").variables(&short, "", "").run() else { return };
+    let common = format!("MASTER_ADDR={NAME}");
+    let short = format!("{common} UNISONO_JOIN_TIMEOUT_MS=1500");
+    let Some([local, remote]) = hosts("loopback").variables(&short, "", "").run() else { return };
     let words = [
         "rank 0 listens at 127.0.1.1:29500 only, which is rank-0.example:29500 on this host",
         "1 of 2 ranks did not come in time: 1",
@@ -157,22 +159,22 @@ fn own_name_on_loopback_is_told_at_rank_0() {
         "UNISONO_BIND_ADDR",
     ];
     for words in words {
-        assert!(near.contains(words), "`{words}` is not in: {near}");
+        assert!(local.contains(words), "`{words}` is not in: {local}");
     }
-    assert!(far.contains("rank 0 could not be reached at rank-0.example:29500"), "{far}");
-    hosts("bound").variables(&both, "UNISONO_BIND_ADDR=10.0.0.9", "").meet();
+    assert!(remote.contains("rank 0 could not be reached at rank-0.example:29500"), "{remote}");
+    hosts("bound").variables(&common, "UNISONO_BIND_ADDR=10.0.0.9", "").meet();
 }
 
 #[test]
 fn rank_0_without_the_address_is_told_the_remedy() {
     // As behind an address translation.
     let variables = "MASTER_ADDR=10.7.7.7 UNISONO_JOIN_TIMEOUT_MS=1000";
-    let Some([near, _]) = Hosts::new("nat", "", "").variables(variables, "", "").run() else { return };
+    let Some([local, _]) = Hosts::new("nat", "", "").variables(variables, "", "").run() else { return };
     let refused = "cannot listen at 10.7.7.7:29500: Cannot assign requested address";
     for words in [refused, "this host has no such address", "set UNISONO_BIND_ADDR on rank 0"] {
-        assert!(near.contains(words), "`{words}` is not in: {near}");
+        assert!(local.contains(words), "`{words}` is not in: {local}");
     }
-    assert!(!near.contains("another job") && !near.contains("the job that uses it"), "{near}");
+    assert!(!local.contains("another job") && !local.contains("the job that uses it"), "{local}");
 }
 
 #[test]

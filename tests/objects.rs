@@ -27,9 +27,9 @@ fn report(rank: usize) -> Report {
 struct Even(usize);
 
 impl Serialize for Even {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self.0 % 2 {
-            0 => to.serialize_u64(self.0 as u64),
+            0 => serializer.serialize_u64(self.0 as u64),
             _ => Err(serde::ser::Error::custom("odd")),
         }
     }
@@ -56,15 +56,16 @@ fn objects_arrive_over_every_transport() {
         for ranks in [1, 2, 4] {
             world.run(ranks, &Config::default(), |comm| {
                 let rank = comm.rank();
-                let all: Vec<Report> = (0..ranks).map(report).collect();
-                assert_eq!(comm.all_gather_object(&all[rank]).unwrap(), all);
+                let reports: Vec<Report> = (0..ranks).map(report).collect();
+                assert_eq!(comm.all_gather_object(&reports[rank]).unwrap(), reports);
                 for root in 0..ranks {
-                    let own = (rank == root).then(|| all[root].clone());
-                    assert_eq!(comm.broadcast_object(own, root).unwrap(), all[root]);
-                    let gathered = comm.gather_object(&all[rank], root).unwrap();
-                    assert_eq!(gathered, (rank == root).then(|| all.clone()));
-                    let own: Report = comm.scatter_object((rank == root).then_some(&all[..]), root).unwrap();
-                    assert_eq!(own, all[rank]);
+                    let sent = (rank == root).then(|| reports[root].clone());
+                    assert_eq!(comm.broadcast_object(sent, root).unwrap(), reports[root]);
+                    let gathered = comm.gather_object(&reports[rank], root).unwrap();
+                    assert_eq!(gathered, (rank == root).then(|| reports.clone()));
+                    let received: Report =
+                        comm.scatter_object((rank == root).then_some(&reports[..]), root).unwrap();
+                    assert_eq!(received, reports[rank]);
                 }
             });
         }
@@ -77,16 +78,16 @@ fn long_objects_arrive_whole() {
     let text = |rank: usize| ["", "short", &"0123456789".repeat(2 << 20)][rank].to_owned();
     for world in [World::Threads, World::Shm, World::Tcp] {
         world.run(3, &Config::default(), |comm| {
-            let (rank, all) = (comm.rank(), [text(0), text(1), text(2)]);
-            assert!(comm.all_gather_object(&all[rank]).unwrap() == all);
+            let (rank, texts) = (comm.rank(), [text(0), text(1), text(2)]);
+            assert!(comm.all_gather_object(&texts[rank]).unwrap() == texts);
             let root = 2;
-            let own = (rank == root).then(|| all[root].clone());
-            assert!(comm.broadcast_object(own, root).unwrap() == all[root]);
+            let sent = (rank == root).then(|| texts[root].clone());
+            assert!(comm.broadcast_object(sent, root).unwrap() == texts[root]);
             for root in [0, 2] {
-                let gathered = comm.gather_object(&all[rank], root).unwrap();
-                assert!(gathered == (rank == root).then(|| all.to_vec()));
-                let given = (rank == root).then_some(&all[..]);
-                assert!(comm.scatter_object(given, root).unwrap() == all[rank]);
+                let gathered = comm.gather_object(&texts[rank], root).unwrap();
+                assert!(gathered == (rank == root).then(|| texts.to_vec()));
+                let given = (rank == root).then_some(&texts[..]);
+                assert!(comm.scatter_object(given, root).unwrap() == texts[rank]);
             }
             assert_works(&comm);
         });

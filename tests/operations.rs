@@ -28,23 +28,23 @@ fn input(rank: usize, shares: usize) -> Vec<i32> {
 /// Returns the output of the typed method of `collective` at this rank.
 fn typed(comm: &Communicator, collective: Collective, op: ReduceOp, root: usize) -> Vec<i32> {
     let (inputs, outputs) = collective.shares(comm.size(), root, comm.rank());
-    let (from, mut into) = (input(comm.rank(), inputs), vec![-1; outputs * COUNT]);
+    let (sent, mut received) = (input(comm.rank(), inputs), vec![-1; outputs * COUNT]);
     let at_root = comm.rank() == root;
     match collective {
-        Collective::AllReduce => comm.all_reduce_into(&from, &mut into, op),
-        Collective::AllGather => comm.all_gather(&from, &mut into),
-        Collective::ReduceScatter => comm.reduce_scatter(&from, &mut into, op),
-        Collective::Broadcast => comm.broadcast_into(at_root.then_some(&from[..]), &mut into, root),
-        Collective::Reduce => comm.reduce_into(&from, at_root.then_some(&mut into[..]), op, root),
-        Collective::Gather => comm.gather(&from, at_root.then_some(&mut into[..]), root),
-        Collective::Scatter => comm.scatter(at_root.then_some(&from[..]), &mut into, root),
-        Collective::AllToAll => comm.all_to_all(&from, &mut into),
+        Collective::AllReduce => comm.all_reduce_into(&sent, &mut received, op),
+        Collective::AllGather => comm.all_gather(&sent, &mut received),
+        Collective::ReduceScatter => comm.reduce_scatter(&sent, &mut received, op),
+        Collective::Broadcast => comm.broadcast_into(at_root.then_some(&sent[..]), &mut received, root),
+        Collective::Reduce => comm.reduce_into(&sent, at_root.then_some(&mut received[..]), op, root),
+        Collective::Gather => comm.gather(&sent, at_root.then_some(&mut received[..]), root),
+        Collective::Scatter => comm.scatter(at_root.then_some(&sent[..]), &mut received, root),
+        Collective::AllToAll => comm.all_to_all(&sent, &mut received),
         Collective::Barrier => comm.barrier(),
-        Collective::Scan => comm.scan_into(&from, &mut into, op),
-        Collective::ExScan => comm.exscan_into(&from, &mut into, op),
+        Collective::Scan => comm.scan_into(&sent, &mut received, op),
+        Collective::ExScan => comm.exscan_into(&sent, &mut received, op),
     }
     .unwrap();
-    into
+    received
 }
 
 fn operation(collective: Collective, op: ReduceOp, root: usize) -> Operation {
@@ -55,24 +55,24 @@ fn operation(collective: Collective, op: ReduceOp, root: usize) -> Operation {
 /// Returns the output of an operation in separate buffers, which begin at an odd address.
 fn separate(comm: &Communicator, collective: Collective, op: ReduceOp, root: usize) -> Vec<i32> {
     let (inputs, outputs) = collective.shares(comm.size(), root, comm.rank());
-    let from = [&[0][..], &bytes(&input(comm.rank(), inputs))].concat();
-    let mut into = vec![0xff; 1 + outputs * COUNT * 4];
-    let buffers = OpBuffers::Separate { input: &from[1..], output: &mut into[1..] };
+    let sent = [&[0][..], &bytes(&input(comm.rank(), inputs))].concat();
+    let mut received = vec![0xff; 1 + outputs * COUNT * 4];
+    let buffers = OpBuffers::Separate { input: &sent[1..], output: &mut received[1..] };
     comm.run_operation(&operation(collective, op, root), buffers).unwrap();
-    values(&into[1..])
+    values(&received[1..])
 }
 
 /// Returns the output of an operation in one buffer.
 fn in_place(comm: &Communicator, collective: Collective, op: ReduceOp, root: usize) -> Vec<i32> {
     let (inputs, outputs) = collective.shares(comm.size(), root, comm.rank());
     let share = COUNT * 4;
-    let own = comm.rank() * share;
+    let own_offset = comm.rank() * share;
     let mut buffer = vec![0xff; inputs.max(outputs) * share];
-    let from = if inputs < outputs && inputs > 0 { own } else { 0 };
-    buffer[from..from + inputs * share].copy_from_slice(&bytes(&input(comm.rank(), inputs)));
+    let input_offset = if inputs < outputs && inputs > 0 { own_offset } else { 0 };
+    buffer[input_offset..input_offset + inputs * share].copy_from_slice(&bytes(&input(comm.rank(), inputs)));
     comm.run_operation(&operation(collective, op, root), OpBuffers::InPlace(&mut buffer)).unwrap();
-    let into = if outputs < inputs && outputs > 0 { own } else { 0 };
-    values(&buffer[into..into + outputs * share])
+    let output_offset = if outputs < inputs && outputs > 0 { own_offset } else { 0 };
+    values(&buffer[output_offset..output_offset + outputs * share])
 }
 
 #[test]
@@ -137,29 +137,29 @@ fn uneven_operations_match_typed_methods() {
     for (world, ranks) in World::ALL.into_iter().flat_map(|world| (1..=4).map(move |ranks| (world, ranks))) {
         world.run(ranks, &Config::default(), |comm| {
             let counts = counts(ranks);
-            let (own, all) = (counts[comm.rank()], counts.iter().sum::<usize>());
-            let before = counts[..comm.rank()].iter().sum::<usize>();
+            let (share, total) = (counts[comm.rank()], counts.iter().sum::<usize>());
+            let offset = counts[..comm.rank()].iter().sum::<usize>();
             let element = |index: usize| (comm.rank() * 7 + index) as i32;
             let (long, short): (Vec<_>, Vec<_>) =
-                ((0..all).map(element).collect(), (0..own).map(element).collect());
-            let (mut gathered, mut reduced) = (vec![0; all], vec![0; own]);
+                ((0..total).map(element).collect(), (0..share).map(element).collect());
+            let (mut gathered, mut reduced) = (vec![0; total], vec![0; share]);
             comm.all_gather_v(&short, &mut gathered, &counts).unwrap();
             comm.reduce_scatter_v(&long, &mut reduced, &counts, Max).unwrap();
             let gather = UnevenOperation::all_gather(DType::I32, &counts);
             let reduce = UnevenOperation::reduce_scatter(DType::I32, &counts, Max);
             for (operation, input, output) in [(gather, &short, &gathered), (reduce, &long, &reduced)] {
                 let case = format!("{world:?} {ranks} {}", operation.collective);
-                let from = [&[0][..], &bytes(input)].concat();
-                let mut into = vec![0xff; 1 + output.len() * 4];
-                let buffers = OpBuffers::Separate { input: &from[1..], output: &mut into[1..] };
+                let sent = [&[0][..], &bytes(input)].concat();
+                let mut received = vec![0xff; 1 + output.len() * 4];
+                let buffers = OpBuffers::Separate { input: &sent[1..], output: &mut received[1..] };
                 comm.run_uneven_operation(&operation, buffers).unwrap();
-                assert_eq!(&values(&into[1..]), output, "{case}");
-                let mut buffer = vec![-1; all];
-                let at = |shares: &Vec<i32>| if shares.len() < all { before } else { 0 };
-                buffer[at(input)..][..input.len()].copy_from_slice(input);
+                assert_eq!(&values(&received[1..]), output, "{case}");
+                let mut buffer = vec![-1; total];
+                let start = |shares: &Vec<i32>| if shares.len() < total { offset } else { 0 };
+                buffer[start(input)..][..input.len()].copy_from_slice(input);
                 let mut buffer = bytes(&buffer);
                 comm.run_uneven_operation(&operation, OpBuffers::InPlace(&mut buffer)).unwrap();
-                assert_eq!(&values(&buffer)[at(output)..][..output.len()], output, "{case} in place");
+                assert_eq!(&values(&buffer)[start(output)..][..output.len()], output, "{case} in place");
             }
         });
     }
@@ -293,14 +293,14 @@ impl RandomOp {
             |values: Vec<f64>| as_bytes(&values.into_iter().map(T::from_f64).collect::<Vec<T>>()).to_vec();
         let given = if self.is_wrong() { vec![] } else { encode((0..inputs * count).map(value).collect()) };
         let share = if self.is_wrong() { 0 } else { count * dtype.size() };
-        let ([input_excess, output_excess], before) = (self.excess(), comm.traffic_stats().unwrap());
+        let ([input_excess, output_excess], start) = (self.excess(), comm.traffic_stats().unwrap());
         let (ended, output) = if in_place {
             let mut buffer = vec![0xee; self.length(inputs.max(outputs), output_excess)];
-            let from = if inputs < outputs && inputs > 0 { rank * share } else { 0 };
-            buffer[from..from + given.len()].copy_from_slice(&given);
+            let input_offset = if inputs < outputs && inputs > 0 { rank * share } else { 0 };
+            buffer[input_offset..input_offset + given.len()].copy_from_slice(&given);
             let ended = comm.run_operation(&operation, OpBuffers::InPlace(&mut buffer));
-            let into = if outputs < inputs && outputs > 0 { rank * share } else { 0 };
-            (ended, buffer[into..].to_vec())
+            let output_offset = if outputs < inputs && outputs > 0 { rank * share } else { 0 };
+            (ended, buffer[output_offset..].to_vec())
         } else {
             let mut input = given;
             input.resize(self.length(inputs, input_excess), 0);
@@ -312,7 +312,7 @@ impl RandomOp {
         };
         if self.is_wrong() {
             assert!(ended.expect_err("it is wrong").is_invalid_usage(), "{self:?}");
-            return assert_eq!(comm.traffic_stats().unwrap(), before, "{self:?} sent something");
+            return assert_eq!(comm.traffic_stats().unwrap(), start, "{self:?} sent something");
         }
         ended.unwrap_or_else(|error| panic!("{self:?}: {error}"));
         if collective != Collective::ExScan || rank > 0 {

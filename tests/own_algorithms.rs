@@ -31,10 +31,10 @@ fn star(name: String, is_wrong_from: usize) -> Algorithm {
 
 #[test]
 fn registered_names_work_wherever_names_of_the_library_do() {
-    let own = register_algorithm(star("own_star".to_owned(), usize::MAX)).expect("a right one");
+    let registered = register_algorithm(star("own_star".to_owned(), usize::MAX)).expect("a right one");
     assert_eq!(
         find(Collective::Broadcast, "own_star").map(std::ptr::from_ref),
-        Some(std::ptr::from_ref(own))
+        Some(std::ptr::from_ref(registered))
     );
     assert!(Algorithm::all().iter().any(|row| row.name == "own_star"));
     let table = TuningTable::parse("broadcast tcp any 4096 own_star\n").expect("a known name");
@@ -145,9 +145,9 @@ fn reserved_scratch_is_kept_apart_from_parts() {
         let mut program = ProgramBuilder::new(rank);
         let kept = program.reserve_scratch(1);
         assert_eq!(kept, 0);
-        let own = scratch(kept);
-        program.embed(&ring::REDUCE_SCATTER, &Embedding::new(&ranks).with_output(move |_| own));
-        program.embed(&ring::ALL_GATHER, &Embedding::new(&ranks).with_input(move |_| own));
+        let chunk = scratch(kept);
+        program.embed(&ring::REDUCE_SCATTER, &Embedding::new(&ranks).with_output(move |_| chunk));
+        program.embed(&ring::ALL_GATHER, &Embedding::new(&ranks).with_input(move |_| chunk));
         program.finish(0, 0)
     })
     .with_chunks_per_share(|spec| spec.ranks);

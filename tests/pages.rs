@@ -88,8 +88,8 @@ fn code_spans(text: &str) -> Vec<String> {
 /// Targets of links and pictures.
 fn links(text: &str) -> Vec<String> {
     let prose = prose(text);
-    let rest = prose.split("](").skip(1);
-    rest.filter_map(|rest| rest.split_once(')')).map(|(target, _)| target.to_owned()).collect()
+    let tails = prose.split("](").skip(1);
+    tails.filter_map(|tail| tail.split_once(')')).map(|(target, _)| target.to_owned()).collect()
 }
 
 const REPOSITORY: &str = "https://github.com/unisono-rs/unisono/blob/main/";
@@ -163,9 +163,9 @@ fn paths_in_code_spans_exist() {
     };
     let mut missing = Vec::new();
     for (page, text) in pages() {
-        let own = Path::new(&page).parent().expect("a folder").to_owned();
+        let folder = Path::new(&page).parent().expect("a folder").to_owned();
         for span in code_spans(&text).into_iter().filter(|span| is_path(span)) {
-            let mut bases = BASES.iter().map(PathBuf::from).chain([own.clone()]);
+            let mut bases = BASES.iter().map(PathBuf::from).chain([folder.clone()]);
             // A module is named without its ending.
             let exists = |path: PathBuf| path.exists() || path.with_extension("rs").exists();
             if !bases.any(|base| exists(root().join(base).join(&span))) {
@@ -219,8 +219,8 @@ fn subcommands(path: &str, name: &str) -> BTreeSet<String> {
 /// `GpuSuite` as `gpu-suite`.
 fn kebab(name: &str) -> String {
     let mut text = String::new();
-    for (at, letter) in name.chars().enumerate() {
-        if letter.is_uppercase() && at > 0 {
+    for (index, letter) in name.chars().enumerate() {
+        if letter.is_uppercase() && index > 0 {
             text.push('-');
         }
         text.extend(letter.to_lowercase());
@@ -239,12 +239,15 @@ fn lanes() -> BTreeSet<String> {
 
 /// The word after every occurrence of `command`, where it begins a word itself.
 fn words_after<'a>(text: &'a str, command: &str) -> Vec<&'a str> {
-    let begins = |at: usize| {
-        !text[..at].ends_with(|letter: char| letter.is_alphanumeric() || ['-', '_', '/'].contains(&letter))
+    let begins = |offset: usize| {
+        !text[..offset]
+            .ends_with(|letter: char| letter.is_alphanumeric() || ['-', '_', '/'].contains(&letter))
     };
-    let found = text.match_indices(command).filter(|(at, _)| begins(*at));
+    let found = text.match_indices(command).filter(|(offset, _)| begins(*offset));
     found
-        .filter_map(|(at, _)| text[at + command.len()..].split([' ', '\n', '`', ',', ';', ')', '.']).next())
+        .filter_map(|(offset, _)| {
+            text[offset + command.len()..].split([' ', '\n', '`', ',', ';', ')', '.']).next()
+        })
         .collect()
 }
 

@@ -52,16 +52,18 @@ fn group_exchanges_with_all_peers() {
 
 #[test]
 fn uneven_all_to_all_transposes() {
-    let counts = |from: usize, to: usize| (from * 3 + to * 5) % 7 * 1000;
+    let counts = |sender: usize, receiver: usize| (sender * 3 + receiver * 5) % 7 * 1000;
     for world in World::ALL {
         for ranks in [1, 2, 3, 5] {
             world.run(ranks, &Config::default(), |comm| {
                 let rank = comm.rank();
-                let sends: Vec<usize> = (0..ranks).map(|to| counts(rank, to)).collect();
-                let receives: Vec<usize> = (0..ranks).map(|from| counts(from, rank)).collect();
-                let cell = |from: usize, to: usize| vec![(from * 100 + to) as i64; counts(from, to)];
-                let input: Vec<i64> = (0..ranks).flat_map(|to| cell(rank, to)).collect();
-                let expected: Vec<i64> = (0..ranks).flat_map(|from| cell(from, rank)).collect();
+                let sends: Vec<usize> = (0..ranks).map(|receiver| counts(rank, receiver)).collect();
+                let receives: Vec<usize> = (0..ranks).map(|sender| counts(sender, rank)).collect();
+                let cell = |sender: usize, receiver: usize| {
+                    vec![(sender * 100 + receiver) as i64; counts(sender, receiver)]
+                };
+                let input: Vec<i64> = (0..ranks).flat_map(|receiver| cell(rank, receiver)).collect();
+                let expected: Vec<i64> = (0..ranks).flat_map(|sender| cell(sender, rank)).collect();
                 let mut output = vec![0i64; expected.len()];
                 comm.all_to_all_v(&input, &sends, &mut output, &receives).unwrap();
                 assert_eq!(output, expected);
@@ -98,14 +100,14 @@ fn uneven_reduce_scatter_gives_parts_by_every_algorithm() {
                 let total: usize = counts.iter().sum();
                 let input: Vec<i64> = (0..total).map(|index| (comm.rank() * 7 + index) as i64).collect();
                 let begin: usize = counts[..comm.rank()].iter().sum();
-                let own = begin..begin + counts[comm.rank()];
+                let range = begin..begin + counts[comm.rank()];
                 for name in &names {
                     comm.set_algorithm(Collective::ReduceScatter, *name).unwrap();
                     for (op, factor, added) in [(Sum, 4, 42), (Max, 1, 21)] {
-                        let mut output = vec![-1i64; own.len()];
+                        let mut output = vec![-1i64; range.len()];
                         comm.reduce_scatter_v(&input, &mut output, &counts, op).unwrap();
                         let expected: Vec<i64> =
-                            own.clone().map(|index| index as i64 * factor + added).collect();
+                            range.clone().map(|index| index as i64 * factor + added).collect();
                         assert_eq!(output, expected, "{world:?} {name:?} {counts:?} {op:?}");
                     }
                 }
@@ -123,16 +125,19 @@ fn uneven_gather_and_scatter_match_counts_at_every_root() {
             for (counts, root) in all_counts.iter().flat_map(|counts| (0..4).map(move |root| (counts, root)))
             {
                 let begin: usize = counts[..rank].iter().sum();
-                let all: Vec<u32> = (0..counts.iter().sum::<usize>() as u32).collect();
-                let own = &all[begin..begin + counts[rank]];
-                let mut gathered = vec![u32::MAX; all.len()];
+                let values: Vec<u32> = (0..counts.iter().sum::<usize>() as u32).collect();
+                let share = &values[begin..begin + counts[rank]];
+                let mut gathered = vec![u32::MAX; values.len()];
                 let output = (rank == root).then_some((&mut gathered[..], &counts[..]));
-                comm.gather_v(own, output, root).unwrap();
-                assert_eq!(gathered, if rank == root { all.clone() } else { vec![u32::MAX; all.len()] });
-                let mut part = vec![u32::MAX; own.len()];
-                let input = (rank == root).then_some((&all[..], &counts[..]));
+                comm.gather_v(share, output, root).unwrap();
+                assert_eq!(
+                    gathered,
+                    if rank == root { values.clone() } else { vec![u32::MAX; values.len()] }
+                );
+                let mut part = vec![u32::MAX; share.len()];
+                let input = (rank == root).then_some((&values[..], &counts[..]));
                 comm.scatter_v(input, &mut part, root).unwrap();
-                assert_eq!(part, own, "{world:?} {counts:?} root {root}");
+                assert_eq!(part, share, "{world:?} {counts:?} root {root}");
             }
         });
     }
@@ -141,18 +146,18 @@ fn uneven_gather_and_scatter_match_counts_at_every_root() {
 #[test]
 fn uneven_gather_refuses_counts_that_do_not_add_up() {
     World::Threads.run(2, &Config::default(), |comm| {
-        let mut all = [0u8; 3];
+        let mut gathered = [0u8; 3];
         if comm.rank() == 0 {
             for counts in [&[1usize][..], &[1, 1], &[2, 1]] {
-                let error = comm.gather_v(&[1u8], Some((&mut all, counts)), 0).unwrap_err();
+                let error = comm.gather_v(&[1u8], Some((&mut gathered, counts)), 0).unwrap_err();
                 assert!(error.is_invalid_usage() && error.to_string().contains("gather_v #0"), "{error}");
             }
-            let error = comm.scatter_v::<u8>(None, &mut all, 0).unwrap_err();
+            let error = comm.scatter_v::<u8>(None, &mut gathered, 0).unwrap_err();
             assert!(error.to_string().contains("rank 0, must give an input"), "{error}");
         }
-        let output = (comm.rank() == 0).then_some((&mut all[..], &[1, 2][..]));
+        let output = (comm.rank() == 0).then_some((&mut gathered[..], &[1, 2][..]));
         comm.gather_v(&[7u8, 8][..comm.rank() + 1], output, 0).unwrap();
-        assert!(comm.rank() > 0 || all == [7, 7, 8]);
+        assert!(comm.rank() > 0 || gathered == [7, 7, 8]);
     });
 }
 
@@ -160,8 +165,8 @@ fn uneven_gather_refuses_counts_that_do_not_add_up() {
 fn uneven_gather_with_another_count_names_both() {
     for world in World::ALL {
         let results = world.run(3, &Config::default(), |comm| {
-            let mut all = [0u32; 6];
-            let output = (comm.rank() == 0).then_some((&mut all[..], &[2, 2, 2][..]));
+            let mut gathered = [0u32; 6];
+            let output = (comm.rank() == 0).then_some((&mut gathered[..], &[2, 2, 2][..]));
             let given = if comm.rank() == 2 { 3 } else { 2 };
             comm.gather_v(&[1u32; 3][..given], output, 0)
         });
@@ -272,11 +277,11 @@ fn scope_returns_first_error_that_no_handle_returned() {
         Ok(7)
     });
     assert_eq!(taken.unwrap(), 7);
-    let own = comm.scope(|scope| {
+    let ended = comm.scope(|scope| {
         drop(scope.spawn(failing(71)));
         failing(70)(&comm)
     });
-    assert!(own.unwrap_err().to_string().contains("70"));
+    assert!(ended.unwrap_err().to_string().contains("70"));
 }
 
 /// Ranks that disagree do not go on with what they had before.

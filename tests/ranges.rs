@@ -61,23 +61,23 @@ fn input<T: Element>(op: ReduceKind, ranks: usize, rank: usize, index: usize) ->
 fn exact_and_bound<T: Element>(op: ReduceKind, ranks: usize, index: usize) -> (f64, f64) {
     let FloatType { unit, least, .. } = float_type(T::DTYPE);
     let (count, share) = (ranks as f64, 1.0 / ranks as f64);
-    let all = || (0..ranks).map(|rank| input::<T>(op, ranks, rank, index).to_f64());
+    let inputs = || (0..ranks).map(|rank| input::<T>(op, ranks, rank, index).to_f64());
     let relative = (1.0 + unit).powi(ranks as i32 + 1) - 1.0;
     // The reference is a float64, which rounds as often as a float64 that is tested.
     let relative = relative + (count + 2.0) * f64::EPSILON;
     let absolute = count * least;
     match op {
-        ReduceKind::Sum => (all().sum(), relative * all().map(f64::abs).sum::<f64>() + absolute),
+        ReduceKind::Sum => (inputs().sum(), relative * inputs().map(f64::abs).sum::<f64>() + absolute),
         ReduceKind::Avg | ReduceKind::PreMulSum => {
-            let shares = || all().map(|value| value * share);
+            let shares = || inputs().map(|value| value * share);
             (shares().sum(), relative * shares().map(f64::abs).sum::<f64>() + absolute)
         }
         ReduceKind::Prod => {
-            let product: f64 = all().product();
+            let product: f64 = inputs().product();
             (product, relative * product.abs() + absolute)
         }
-        ReduceKind::Min => (all().fold(f64::INFINITY, f64::min), 0.0),
-        ReduceKind::Max => (all().fold(f64::NEG_INFINITY, f64::max), 0.0),
+        ReduceKind::Min => (inputs().fold(f64::INFINITY, f64::min), 0.0),
+        ReduceKind::Max => (inputs().fold(f64::NEG_INFINITY, f64::max), 0.0),
         _ => panic!("{op} has no bound here"),
     }
 }
@@ -102,25 +102,25 @@ fn run_all<T: Element>(comm: &Communicator, access: PeerAccess) {
         for op in ops {
             let kind = op.kind();
             let what = format!("{kind} of {} by {row:?} on {ranks} ranks", T::DTYPE);
-            let own = |count| (0..count).map(|index| input(kind, ranks, rank, index)).collect::<Vec<T>>();
+            let operand = |count| (0..count).map(|index| input(kind, ranks, rank, index)).collect::<Vec<T>>();
             let set = || comm.set_algorithm(row.collective, Some(row.name)).unwrap();
             match row.collective {
                 Collective::AllReduce => {
                     set();
-                    let mut values = own(COUNT);
+                    let mut values = operand(COUNT);
                     comm.all_reduce(&mut values, op).unwrap();
                     check(&what, kind, ranks, 0, &values);
                 }
                 Collective::Reduce => {
                     set();
-                    let mut values = own(COUNT);
+                    let mut values = operand(COUNT);
                     comm.reduce(&mut values, op, 0).unwrap();
                     check(&what, kind, ranks, 0, if rank == 0 { &values } else { &[] });
                 }
                 Collective::ReduceScatter => {
                     set();
                     let mut share = vec![T::default(); COUNT];
-                    comm.reduce_scatter(&own(COUNT * ranks), &mut share, op).unwrap();
+                    comm.reduce_scatter(&operand(COUNT * ranks), &mut share, op).unwrap();
                     check(&what, kind, ranks, rank * COUNT, &share);
                 }
                 _ => {}

@@ -77,8 +77,8 @@ fn rank_order_sum(ranks: usize, index: usize) -> u32 {
 fn reduced(comm: &Communicator, count: usize) -> Vec<(usize, u32)> {
     let (rank, ranks) = (comm.rank(), comm.size());
     let input: Vec<f32> = (0..count * ranks).map(|index| inexact_value(rank, index)).collect();
-    let mut all = input.clone();
-    comm.all_reduce(&mut all, Sum).unwrap();
+    let mut sums = input.clone();
+    comm.all_reduce(&mut sums, Sum).unwrap();
     let mut share = vec![0.0; count];
     comm.reduce_scatter(&input, &mut share, Sum).unwrap();
     let mut in_place = input.clone();
@@ -91,7 +91,7 @@ fn reduced(comm: &Communicator, count: usize) -> Vec<(usize, u32)> {
     assert!(rank != 0 || in_place == root, "in place");
     let at_root = root.iter().enumerate().filter(|_| rank == 0);
     let in_share = share.iter().enumerate().map(|(index, sum)| (rank * count + index, sum));
-    let found = all.iter().enumerate().chain(at_root).chain(in_share);
+    let found = sums.iter().enumerate().chain(at_root).chain(in_share);
     found.map(|(index, sum)| (index, sum.to_bits())).collect()
 }
 

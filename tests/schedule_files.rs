@@ -103,17 +103,17 @@ fn any_schedule(random: &mut Random) -> Schedule {
 fn damage(text: &mut String, random: &mut Random) {
     let mut bytes = std::mem::take(text).into_bytes();
     for _ in 0..1 + random.below(3) {
-        let at = random.below(bytes.len());
+        let index = random.below(bytes.len());
         match random.below(4) {
-            0 => bytes[at] = 32 + random.below(95) as u8,
-            1 => bytes.truncate(at + 1),
+            0 => bytes[index] = 32 + random.below(95) as u8,
+            1 => bytes.truncate(index + 1),
             2 => {
-                bytes.remove(at);
+                bytes.remove(index);
                 bytes.push(b' ');
             }
             _ => {
                 // Digits only, so that the text is still one of a schedule.
-                if let Some(digit) = bytes.iter_mut().skip(at).find(|byte| byte.is_ascii_digit()) {
+                if let Some(digit) = bytes.iter_mut().skip(index).find(|byte| byte.is_ascii_digit()) {
                     *digit = b'0' + random.below(10) as u8;
                 }
             }

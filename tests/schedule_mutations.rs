@@ -124,8 +124,8 @@ fn element(rank: Rank, index: usize) -> i64 {
 fn expected(schedule: &Schedule, rank: Rank, index: usize) -> i64 {
     let GroupSpec { ranks, root, .. } = schedule.spec;
     let share_len = schedule.chunks_per_share * CHUNK_LEN;
-    let (share, within) = (index / share_len, index % share_len);
-    let own = rank * share_len + within;
+    let (share, offset) = (index / share_len, index % share_len);
+    let own_index = rank * share_len + offset;
     let sum = |index| {
         let sum = (0..ranks).fold(0i64, |sum, rank| sum.wrapping_add(element(rank, index)));
         sum.wrapping_mul(3).wrapping_add(1)
@@ -133,11 +133,11 @@ fn expected(schedule: &Schedule, rank: Rank, index: usize) -> i64 {
     let prefix = |ranks| (0..ranks).fold(0i64, |sum, rank| sum.wrapping_add(element(rank, index)));
     match schedule.collective {
         Collective::AllReduce | Collective::Reduce => sum(index),
-        Collective::ReduceScatter => sum(own),
-        Collective::AllGather | Collective::Gather => element(share, within),
+        Collective::ReduceScatter => sum(own_index),
+        Collective::AllGather | Collective::Gather => element(share, offset),
         Collective::Broadcast => element(root, index),
-        Collective::Scatter => element(root, own),
-        Collective::AllToAll => element(share, own),
+        Collective::Scatter => element(root, own_index),
+        Collective::AllToAll => element(share, own_index),
         Collective::Barrier => 0,
         Collective::Scan => prefix(rank + 1),
         Collective::ExScan => prefix(rank),

@@ -51,9 +51,9 @@ fn survivors_keep_order_down_to_one() {
                 }
                 let error = comm.all_reduce(&mut [0.0f32; 3000], Sum).unwrap_err();
                 assert!(!error.is_invalid_usage(), "{error}");
-                let before = comm.rank();
+                let old_rank = comm.rank();
                 comm = comm.shrink().unwrap_or_else(|error| panic!("{world:?}, rank {number}: {error}"));
-                assert!(comm.rank() == before || comm.rank() + 1 == before);
+                assert!(comm.rank() == old_rank || comm.rank() + 1 == old_rank);
                 assert_eq!(sum(&comm, number), total, "{world:?}");
             }
             assert_eq!((comm.rank(), comm.size(), comm.epoch()), (0, 1, 4));
@@ -179,10 +179,11 @@ fn grow_is_refused_on_all_ranks_without_harm() {
         let id = UniqueId::new(Ipv4Addr::LOCALHOST.into()).expect("an id");
         assert!(comm.grow(&id, 1).unwrap_err().is_invalid_usage(), "each has an id of its own");
         let mut text = [0u8; 128];
-        let own = id.to_string();
-        text[..own.len()].copy_from_slice(own.as_bytes());
+        let own_id = id.to_string();
+        text[..own_id.len()].copy_from_slice(own_id.as_bytes());
         comm.broadcast(&mut text, 0).expect("sound");
-        let shared: UniqueId = std::str::from_utf8(&text[..own.len()]).expect("text").parse().expect("an id");
+        let shared: UniqueId =
+            std::str::from_utf8(&text[..own_id.len()]).expect("text").parse().expect("an id");
         let error = comm.grow(&shared, 1).unwrap_err();
         assert!(matches!(error.kind(), ErrorKind::Bootstrap(BootstrapError::RanksMissing { .. })), "{error}");
         assert_eq!(sum(&comm, comm.rank()), 3.0);

@@ -95,11 +95,11 @@ fn virtual_time(collective: Collective, algorithm: &str, count: usize, seed: u64
     const RANKS: usize = 8;
     let (_, observer) = run(RANKS, FaultPlan::none(seed), |comm| {
         comm.set_algorithm(collective, Some(algorithm)).unwrap();
-        let (mut share, mut all) = (vec![1.0f32; count], vec![1.0f32; RANKS * count]);
+        let (mut share, mut gathered) = (vec![1.0f32; count], vec![1.0f32; RANKS * count]);
         for _ in 0..20 {
             match collective {
-                Collective::AllGather => comm.all_gather(&share, &mut all).unwrap(),
-                _ => comm.reduce_scatter(&all, &mut share, Sum).unwrap(),
+                Collective::AllGather => comm.all_gather(&share, &mut gathered).unwrap(),
+                _ => comm.reduce_scatter(&gathered, &mut share, Sum).unwrap(),
             }
         }
     });
@@ -120,8 +120,8 @@ fn pat_is_faster_than_the_ring_for_small_buffers() {
 #[test]
 fn death_is_named_by_every_survivor() {
     for seed in 0..10 {
-        let at = Trigger::Time(Duration::from_micros(200 + 100 * seed));
-        let faults = vec![Fault::Death { rank: 2, at, announced: true }];
+        let trigger = Trigger::Time(Duration::from_micros(200 + 100 * seed));
+        let faults = vec![Fault::Death { rank: 2, at: trigger, announced: true }];
         let (errors, observer) = run(4, FaultPlan { faults, ..FaultPlan::none(seed) }, |comm| {
             let mut values = vec![1.0f64; 1000];
             loop {
@@ -161,7 +161,7 @@ fn stall_is_an_error_only_beyond_deadline() {
 fn survivors_continue_after_two_deaths() {
     for seed in 0..20 {
         // The second death falls into the recovery from the first.
-        let death = |rank, at| Fault::Death { rank, at: Trigger::Time(at), announced: true };
+        let death = |rank, time| Fault::Death { rank, at: Trigger::Time(time), announced: true };
         let faults =
             vec![death(1, Duration::from_micros(300)), death(0, Duration::from_micros(400 + 20 * seed))];
         let (places, observer) =
@@ -203,10 +203,10 @@ fn survivors_continue_after_two_deaths() {
 #[test]
 fn excluded_rank_does_not_report_survivors_dead() {
     let (cut, stall) = (Duration::from_secs(12), Duration::from_millis(12_100));
-    let (at, third) = (Duration::from_millis(1), RankSet(1 << 2));
+    let (start, third) = (Duration::from_millis(1), RankSet(1 << 2));
     let faults = vec![
-        Fault::Partition { from: third, to: RankSet(3), both_ways: true, at, duration: Some(cut) },
-        Fault::Stall { rank: 2, from: at, duration: stall },
+        Fault::Partition { from: third, to: RankSet(3), both_ways: true, at: start, duration: Some(cut) },
+        Fault::Stall { rank: 2, from: start, duration: stall },
     ];
     let fault_plan = FaultPlan {
         keepalive_timeout: Some(config().timeout),
@@ -300,8 +300,8 @@ fn invalid_endpoint_is_an_error_on_every_rank() {
 #[test]
 fn regrouped_ranks_have_a_unique_id() {
     let names = run_at_endpoint("here", |comm| {
-        let all = comm.split(Some(0), 0).expect("met").expect("in it");
-        let name = all.flight_record().communicator;
+        let group = comm.split(Some(0), 0).expect("met").expect("in it");
+        let name = group.flight_record().communicator;
         (name, comm.shrink().expect("met").flight_record().communicator)
     });
     assert!(names.iter().all(|&name| name == names[0] && name.0 != 0 && name.1 != 0), "{names:?}");

@@ -55,43 +55,46 @@ fn exercise(comm: &Communicator, count: usize, symmetric_ranks: SymmetricRanks) 
     let input = |length| Buffer::new(comm, length, input_is_symmetric, |index| value(rank, index));
     let output = |length| Buffer::new(comm, length, output_is_symmetric, |_| -1.0);
 
-    let (mut from, mut into) = (input(count), output(count));
-    comm.all_reduce_into(from.get(), into.get(), Sum).unwrap();
-    assert!(into.get().iter().enumerate().all(|(index, &found)| found == sum(ranks, index)), "all_reduce");
-    comm.all_reduce(from.get(), Avg).unwrap();
+    let (mut source, mut target) = (input(count), output(count));
+    comm.all_reduce_into(source.get(), target.get(), Sum).unwrap();
+    assert!(target.get().iter().enumerate().all(|(index, &found)| found == sum(ranks, index)), "all_reduce");
+    comm.all_reduce(source.get(), Avg).unwrap();
     let average = |index| sum(ranks, index) / ranks as f32;
-    assert!(from.get().iter().enumerate().all(|(index, &found)| found == average(index)), "in place");
-    comm.all_reduce(into.get(), PreMulSum(Scalar::Float(2.0))).unwrap();
+    assert!(source.get().iter().enumerate().all(|(index, &found)| found == average(index)), "in place");
+    comm.all_reduce(target.get(), PreMulSum(Scalar::Float(2.0))).unwrap();
     let doubled = |index| sum(ranks, index) * 2.0 * ranks as f32;
-    assert!(into.get().iter().enumerate().all(|(index, &found)| found == doubled(index)), "pre-multiplied");
+    assert!(target.get().iter().enumerate().all(|(index, &found)| found == doubled(index)), "pre-multiplied");
 
-    let (mut from, mut into) = (input(count), output(count * ranks));
-    comm.all_gather(from.get(), into.get()).unwrap();
+    let (mut source, mut target) = (input(count), output(count * ranks));
+    comm.all_gather(source.get(), target.get()).unwrap();
     let gathered = |index: usize| value(index / count, index % count);
-    assert!(into.get().iter().enumerate().all(|(index, &found)| found == gathered(index)), "all_gather");
+    assert!(target.get().iter().enumerate().all(|(index, &found)| found == gathered(index)), "all_gather");
 
-    let (mut from, mut into) = (input(count * ranks), output(count));
-    comm.reduce_scatter(from.get(), into.get(), Sum).unwrap();
+    let (mut source, mut target) = (input(count * ranks), output(count));
+    comm.reduce_scatter(source.get(), target.get(), Sum).unwrap();
     let reduced = |index| sum(ranks, rank * count + index);
-    assert!(into.get().iter().enumerate().all(|(index, &found)| found == reduced(index)), "reduce_scatter");
-    comm.reduce_scatter_in_place(from.get(), Sum).unwrap();
-    let own = &from.get()[rank * count..][..count];
-    assert!(own.iter().enumerate().all(|(index, &found)| found == reduced(index)), "reduce_scatter in place");
+    assert!(target.get().iter().enumerate().all(|(index, &found)| found == reduced(index)), "reduce_scatter");
+    comm.reduce_scatter_in_place(source.get(), Sum).unwrap();
+    let share = &source.get()[rank * count..][..count];
+    assert!(
+        share.iter().enumerate().all(|(index, &found)| found == reduced(index)),
+        "reduce_scatter in place"
+    );
 
     for root in 0..ranks {
-        let (mut from, mut into) = (input(count), output(count));
-        let given = (rank == root).then(|| &*from.get());
-        comm.broadcast_into(given, into.get(), root).unwrap();
-        let whole =
+        let (mut source, mut target) = (input(count), output(count));
+        let given = (rank == root).then(|| &*source.get());
+        comm.broadcast_into(given, target.get(), root).unwrap();
+        let is_complete =
             |found: &[f32]| found.iter().enumerate().all(|(index, &found)| found == value(root, index));
-        assert!(whole(into.get()), "broadcast");
-        comm.broadcast(from.get(), root).unwrap();
-        assert!(whole(from.get()), "broadcast in place");
+        assert!(is_complete(target.get()), "broadcast");
+        comm.broadcast(source.get(), root).unwrap();
+        assert!(is_complete(source.get()), "broadcast in place");
     }
-    let (mut from, mut into) = (input(count * ranks), output(count * ranks));
-    comm.all_to_all(from.get(), into.get()).unwrap();
+    let (mut source, mut target) = (input(count * ranks), output(count * ranks));
+    comm.all_to_all(source.get(), target.get()).unwrap();
     let sent = |index: usize| value(index / count, rank * count + index % count);
-    assert!(into.get().iter().enumerate().all(|(index, &found)| found == sent(index)), "all_to_all");
+    assert!(target.get().iter().enumerate().all(|(index, &found)| found == sent(index)), "all_to_all");
 }
 
 #[test]

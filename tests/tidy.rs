@@ -64,9 +64,9 @@ fn pages_state_the_limits_that_are_checked() {
         ("CONTRIBUTING.md", &contributing, "- `unsafe` code is allowed in"),
         ("SECURITY.md", &security, "| `unsafe` code is in"),
     ] {
-        let (_, rest) = text.split_once(start).expect("a sentence about it");
+        let (_, tail) = text.split_once(start).expect("a sentence about it");
         let sentence =
-            rest.split_once(", and each").or_else(|| rest.split_once(". Every")).expect("its end").0;
+            tail.split_once(", and each").or_else(|| tail.split_once(". Every")).expect("its end").0;
         let mut named: Vec<&str> = sentence.split('`').filter(|word| word.ends_with('/')).collect();
         named.sort_unstable();
         assert_eq!(named, UNSAFE_ROOTS, "{page}");
@@ -108,11 +108,13 @@ fn assertions_hold_no_short_wall_clock_limits() {
     let mut short = Vec::new();
     for (name, text) in sources() {
         for (number, line) in text.lines().enumerate().filter(|(_, line)| !line.contains(".now()")) {
-            let Some((before, limit)) = line.split_once(concat!("< Duration", "::from_")) else { continue };
-            let Some((unit, rest)) = limit.split_once('(') else { continue };
-            let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+            let Some((condition, limit)) = line.split_once(concat!("< Duration", "::from_")) else {
+                continue;
+            };
+            let Some((unit, argument)) = limit.split_once('(') else { continue };
+            let digits: String = argument.chars().take_while(char::is_ascii_digit).collect();
             let seconds = digits.parse::<u64>().unwrap_or(0);
-            if before.contains("assert") && (unit != "secs" || seconds < SECONDS_OF_A_HANG) {
+            if condition.contains("assert") && (unit != "secs" || seconds < SECONDS_OF_A_HANG) {
                 short.push(format!("{name}:{}: {}", number + 1, line.trim()));
             }
         }

@@ -14,17 +14,17 @@ const ROOT: usize = 1;
 fn execute(comm: &Communicator, collective: Collective, count: usize) {
     let (rank, ranks) = (comm.rank(), comm.size());
     let share = || vec![rank as f32; count];
-    let all = || vec![rank as f32; count * ranks];
+    let buffer = || vec![rank as f32; count * ranks];
     let is_root = rank == ROOT;
     match collective {
         Collective::AllReduce => comm.all_reduce(&mut share(), Sum),
-        Collective::AllGather => comm.all_gather(&share(), &mut all()),
-        Collective::ReduceScatter => comm.reduce_scatter(&all(), &mut share(), Sum),
+        Collective::AllGather => comm.all_gather(&share(), &mut buffer()),
+        Collective::ReduceScatter => comm.reduce_scatter(&buffer(), &mut share(), Sum),
         Collective::Broadcast => comm.broadcast(&mut share(), ROOT),
         Collective::Reduce => comm.reduce(&mut share(), Sum, ROOT),
-        Collective::Gather => comm.gather(&share(), is_root.then_some(&mut all()[..]), ROOT),
-        Collective::Scatter => comm.scatter(is_root.then_some(&all()[..]), &mut share(), ROOT),
-        Collective::AllToAll => comm.all_to_all(&all(), &mut all()),
+        Collective::Gather => comm.gather(&share(), is_root.then_some(&mut buffer()[..]), ROOT),
+        Collective::Scatter => comm.scatter(is_root.then_some(&buffer()[..]), &mut share(), ROOT),
+        Collective::AllToAll => comm.all_to_all(&buffer(), &mut buffer()),
         Collective::Barrier => comm.barrier(),
         Collective::Scan => comm.scan(&mut share(), Sum),
         Collective::ExScan => comm.exscan(&mut share(), Sum),
@@ -35,12 +35,12 @@ fn execute(comm: &Communicator, collective: Collective, count: usize) {
 /// Returns the traffic of one operation of an algorithm on this rank.
 fn measured(comm: &Communicator, row: &'static Algorithm, count: usize) -> TrafficStats {
     comm.set_algorithm(row.collective, Some(row.name)).unwrap();
-    let before = comm.traffic_stats().unwrap();
+    let start = comm.traffic_stats().unwrap();
     execute(comm, row.collective, count);
-    let mut after = comm.traffic_stats().unwrap();
-    after.operations -= before.operations;
-    after.bytes -= before.bytes;
-    after
+    let mut traffic = comm.traffic_stats().unwrap();
+    traffic.operations -= start.operations;
+    traffic.bytes -= start.bytes;
+    traffic
 }
 
 #[test]
@@ -82,18 +82,18 @@ fn traffic_per_rank_matches_formulas() {
     let (ranks, count) = (4, 1 << 18);
     let world = World::Shm;
     let moved = world.run(ranks, &Config::default(), |comm| {
-        let of = |collective, count| {
-            let before = comm.traffic_stats().unwrap().bytes;
+        let bytes_of = |collective, count| {
+            let start = comm.traffic_stats().unwrap().bytes;
             execute(&comm, collective, count);
-            comm.traffic_stats().unwrap().bytes - before
+            comm.traffic_stats().unwrap().bytes - start
         };
         let shares = [Collective::AllGather, Collective::ReduceScatter, Collective::AllToAll];
-        (of(Collective::AllReduce, count), shares.map(|collective| of(collective, count / ranks)))
+        (bytes_of(Collective::AllReduce, count), shares.map(|collective| bytes_of(collective, count / ranks)))
     });
-    let whole = 4 * count as u64;
+    let bytes = 4 * count as u64;
     for (all_reduce, shares) in moved {
-        assert_eq!(all_reduce, 2 * whole * 3 / 4);
-        assert_eq!(shares, [whole * 3 / 4; 3]);
+        assert_eq!(all_reduce, 2 * bytes * 3 / 4);
+        assert_eq!(shares, [bytes * 3 / 4; 3]);
     }
 }
 
@@ -101,12 +101,12 @@ fn traffic_per_rank_matches_formulas() {
 fn symmetric_memory_and_messages_are_counted() {
     let moved = World::Threads.run(3, &Config::default(), |comm| {
         let mut buffer = comm.alloc_symmetric::<f32>(3 << 16).unwrap();
-        let before = comm.traffic_stats().unwrap().bytes;
+        let start = comm.traffic_stats().unwrap().bytes;
         comm.all_reduce(&mut buffer, Sum).unwrap();
-        let symmetric_bytes = comm.traffic_stats().unwrap().bytes - before;
+        let symmetric_bytes = comm.traffic_stats().unwrap().bytes - start;
         let (next, previous) = ((comm.rank() + 1) % 3, (comm.rank() + 2) % 3);
         comm.send_recv(&[1u8; 1000], next, &mut [0u8; 1000], previous).unwrap();
-        (symmetric_bytes, comm.traffic_stats().unwrap().bytes - before - symmetric_bytes)
+        (symmetric_bytes, comm.traffic_stats().unwrap().bytes - start - symmetric_bytes)
     });
     assert_eq!(moved, [((2 * 2 * 4) << 16, 1000); 3]);
 }
@@ -116,20 +116,21 @@ fn traffic_rooted_moves_each_share_once() {
     let (ranks, count) = (4, 24_000);
     for world in [World::Threads, World::Tcp] {
         let moved = world.run(ranks, &Config::default(), |comm| {
-            let of = |collective, count| {
-                let before = comm.traffic_stats().unwrap().bytes;
+            let bytes_of = |collective, count| {
+                let start = comm.traffic_stats().unwrap().bytes;
                 execute(&comm, collective, count);
-                comm.traffic_stats().unwrap().bytes - before
+                comm.traffic_stats().unwrap().bytes - start
             };
-            let whole = [Collective::Broadcast, Collective::Reduce].map(|collective| of(collective, count));
-            let shares =
-                [Collective::Gather, Collective::Scatter].map(|collective| of(collective, count / ranks));
-            [whole, shares].concat()
+            let buffers =
+                [Collective::Broadcast, Collective::Reduce].map(|collective| bytes_of(collective, count));
+            let shares = [Collective::Gather, Collective::Scatter]
+                .map(|collective| bytes_of(collective, count / ranks));
+            [buffers, shares].concat()
         });
         let total = |index: usize| moved.iter().map(|rank: &Vec<u64>| rank[index]).sum::<u64>();
         // Buffers of D bytes: to or from each of the others D, or its share of it.
-        let (whole, shares) = (4 * count as u64 * 3, count as u64 * 3);
-        assert_eq!([0, 1, 2, 3].map(total), [whole, whole, shares, shares], "{world:?}");
+        let (buffers, shares) = (4 * count as u64 * 3, count as u64 * 3);
+        assert_eq!([0, 1, 2, 3].map(total), [buffers, buffers, shares, shares], "{world:?}");
     }
 }
 

@@ -17,13 +17,13 @@ fn own<T: Element>(rank: usize, scale: usize, element: impl Fn(usize) -> T) -> V
 /// Asserts that the vectors of all ranks arrive, from and at every root.
 fn assert_arrives<T: Element>(comm: &Communicator, scale: usize, element: impl Fn(usize) -> T) {
     let (rank, ranks) = (comm.rank(), comm.size());
-    let all: Vec<Vec<T>> = (0..ranks).map(|rank| own(rank, scale, &element)).collect();
-    assert!(comm.all_gather_vec(&all[rank]).unwrap() == all);
+    let vectors: Vec<Vec<T>> = (0..ranks).map(|rank| own(rank, scale, &element)).collect();
+    assert!(comm.all_gather_vec(&vectors[rank]).unwrap() == vectors);
     for root in 0..ranks {
-        let gathered = comm.gather_vec(&all[rank], root).unwrap();
-        assert!(gathered == (rank == root).then(|| all.clone()));
-        let given = (rank == root).then_some(&all[..]);
-        assert!(comm.scatter_vec(given, root).unwrap() == all[rank]);
+        let gathered = comm.gather_vec(&vectors[rank], root).unwrap();
+        assert!(gathered == (rank == root).then(|| vectors.clone()));
+        let given = (rank == root).then_some(&vectors[..]);
+        assert!(comm.scatter_vec(given, root).unwrap() == vectors[rank]);
     }
 }
 
@@ -139,9 +139,9 @@ fn calls_that_differ_are_mismatches_with_their_names() {
         ),
     ];
     for world in WORLDS {
-        for (one, other, name, other_name) in calls {
+        for (call, other_call, name, other_name) in calls {
             let errors = world.run(2, &Config::default().with_timeout(NEVER), |comm| {
-                let called = if comm.rank() == 0 { one(&comm) } else { other(&comm) };
+                let called = if comm.rank() == 0 { call(&comm) } else { other_call(&comm) };
                 // Ranks that exchange nothing in the call find the difference in the next one.
                 called.and_then(|()| comm.barrier()).unwrap_err()
             });

@@ -50,7 +50,7 @@ fn callbacks_run_once_in_order_after_completion() {
             }
             let late = comm.all_gather_async(vec![comm.rank() as u8]);
             comm.barrier().unwrap();
-            assert_eq!(late.and_then(|all| Ok(all.len())).wait().unwrap(), 2);
+            assert_eq!(late.and_then(|gathered| Ok(gathered.len())).wait().unwrap(), 2);
             assert_eq!(calls.load(Ordering::Relaxed), 50);
             assert!(order.lock().unwrap().iter().copied().eq(0..50));
         });
@@ -60,23 +60,23 @@ fn callbacks_run_once_in_order_after_completion() {
 #[test]
 fn callback_may_start_but_not_wait() {
     World::Threads.run(2, &Config::default(), |comm| {
-        let own = comm.clone();
+        let handle = comm.clone();
         let next =
-            comm.all_reduce_async(vec![1u8], Sum).and_then(move |sum| Ok(own.all_reduce_async(sum, Sum)));
+            comm.all_reduce_async(vec![1u8], Sum).and_then(move |sum| Ok(handle.all_reduce_async(sum, Sum)));
         assert_eq!(next.wait().unwrap().wait().unwrap(), [4]);
         let waits = |wait: fn(&Communicator) -> unisono::Result<()>| {
-            let ((go, gate), own) = (channel(), comm.clone());
+            let ((go, gate), handle) = (channel(), comm.clone());
             let held = comm.spawn(move |comm| {
                 gate.recv().unwrap();
                 comm.barrier()
             });
             // A completed operation calls back at once, in a place where blocking is allowed.
-            let waiting = held.and_then(move |()| wait(&own));
+            let waiting = held.and_then(move |()| wait(&handle));
             go.send(()).unwrap();
             waiting.wait().unwrap_err()
         };
-        let blocked = waits(|own| own.barrier());
-        let started = waits(|own| own.spawn(|_| Ok(())).wait());
+        let blocked = waits(|comm| comm.barrier());
+        let started = waits(|comm| comm.spawn(|_| Ok(())).wait());
         let panicked = waits(|_| panic!("on purpose"));
         for error in [&blocked, &started, &panicked] {
             assert!(matches!(error.kind(), ErrorKind::InvalidUsage(_)), "{error}");

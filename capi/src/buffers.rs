@@ -33,8 +33,8 @@ impl RawBuffers {
         let Self { input, input_bytes, output, output_bytes, own_offset } = self;
         check_memory(input, input_bytes)?;
         check_memory(output, output_bytes)?;
-        let (from, into) = ((input.addr(), input_bytes), (output.addr(), output_bytes));
-        let in_place = match Aliasing::of(from, into, own_offset) {
+        let (input_place, output_place) = ((input.addr(), input_bytes), (output.addr(), output_bytes));
+        let in_place = match Aliasing::of(input_place, output_place, own_offset) {
             Aliasing::Separate => None,
             Aliasing::InPlace if input_bytes <= output_bytes => Some((output, output_bytes)),
             Aliasing::InPlace => Some((input.cast_mut(), input_bytes)),

@@ -34,13 +34,13 @@ unsafe fn memory(pointer: *const c_void, bytes: usize) -> Result<RawMemory, Fail
 }
 
 /// Starts to send a message.
-fn start_send(comm: &Communicator, buffer: RawMemory, to: usize, tag: u64) -> Work<Outcome> {
-    comm.isend(buffer, to, tag).map(|_| None)
+fn start_send(comm: &Communicator, buffer: RawMemory, receiver: usize, tag: u64) -> Work<Outcome> {
+    comm.isend(buffer, receiver, tag).map(|_| None)
 }
 
 /// Starts to receive a message.
-fn start_recv(comm: &Communicator, buffer: RawMemory, from: usize, tag: u64) -> Work<Outcome> {
-    comm.irecv(buffer, some_rank(from), some_tag(tag)).map(|(_, info)| Some(info))
+fn start_recv(comm: &Communicator, buffer: RawMemory, sender: usize, tag: u64) -> Work<Outcome> {
+    comm.irecv(buffer, some_rank(sender), some_tag(tag)).map(|(_, info)| Some(info))
 }
 
 fn some_rank(rank: usize) -> Option<usize> {

@@ -103,24 +103,24 @@ impl UnisonoRequest {
                 return Ok(result?);
             }
             check_may_wait()?;
-            let rest = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            if rest.is_some_and(|rest| rest.is_zero()) {
+            let remaining = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if remaining.is_some_and(|remaining| remaining.is_zero()) {
                 return Err(Failure::Code(NOT_DONE, STILL_UNDER_WAY.to_owned()));
             }
             state = match state.work.take() {
                 Some(work) => {
                     drop(state);
-                    self.wait_for(work, rest)
+                    self.wait_for(work, remaining)
                 }
-                None => self.sleep(state, rest),
+                None => self.sleep(state, remaining),
             };
         }
     }
 
-    /// Waits for the operation itself, and hands it back after `rest`.
-    fn wait_for(self: &Arc<Self>, work: Work<Outcome>, rest: Option<Duration>) -> MutexGuard<'_, State> {
-        let waited = match rest {
-            Some(rest) => work.wait_timeout(rest),
+    /// Waits for the operation itself, and hands it back after `remaining`.
+    fn wait_for(self: &Arc<Self>, work: Work<Outcome>, remaining: Option<Duration>) -> MutexGuard<'_, State> {
+        let waited = match remaining {
+            Some(remaining) => work.wait_timeout(remaining),
             None => Ok(work.wait()),
         };
         let mut state = self.lock();
@@ -141,10 +141,10 @@ impl UnisonoRequest {
     }
 
     /// Sleeps while another thread waits for the operation.
-    fn sleep<'s>(&self, state: MutexGuard<'s, State>, rest: Option<Duration>) -> MutexGuard<'s, State> {
-        match rest {
-            Some(rest) => {
-                let slept = self.changed.wait_timeout(state, rest);
+    fn sleep<'s>(&self, state: MutexGuard<'s, State>, remaining: Option<Duration>) -> MutexGuard<'s, State> {
+        match remaining {
+            Some(remaining) => {
+                let slept = self.changed.wait_timeout(state, remaining);
                 slept.unwrap_or_else(|poisoned| poisoned.into_inner()).0
             }
             None => self.changed.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner()),

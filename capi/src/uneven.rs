@@ -63,9 +63,9 @@ pub unsafe extern "C" fn unisono_all_gather_v(
         let dtype = dtype_of(dtype)?;
         // SAFETY: by the contract.
         let counts = unsafe { counts_of(comm, counts, dtype.size()) }?;
-        let own = counts.bytes[comm.rank()];
+        let share_bytes = counts.bytes[comm.rank()];
         // SAFETY: by the contract.
-        let (input, output) = unsafe { disjoint((input, own), (output, counts.total_bytes)) }?;
+        let (input, output) = unsafe { disjoint((input, share_bytes), (output, counts.total_bytes)) }?;
         let operation = UnevenOperation::all_gather(dtype, &counts.elements);
         Ok(comm.run_uneven_operation(&operation, OpBuffers::Separate { input, output })?)
     })
@@ -90,9 +90,9 @@ pub unsafe extern "C" fn unisono_reduce_scatter_v(
         let (dtype, op) = (dtype_of(dtype)?, reduce_op(op)?);
         // SAFETY: by the contract.
         let counts = unsafe { counts_of(comm, counts, dtype.size()) }?;
-        let own = counts.bytes[comm.rank()];
+        let share_bytes = counts.bytes[comm.rank()];
         // SAFETY: by the contract.
-        let (input, output) = unsafe { disjoint((input, counts.total_bytes), (output, own)) }?;
+        let (input, output) = unsafe { disjoint((input, counts.total_bytes), (output, share_bytes)) }?;
         let operation = UnevenOperation::reduce_scatter(dtype, &counts.elements, op);
         Ok(comm.run_uneven_operation(&operation, OpBuffers::Separate { input, output })?)
     })
@@ -144,16 +144,16 @@ pub unsafe extern "C" fn unisono_gather_v(
         // SAFETY: by the contract.
         let comm = unsafe { comm_ref(comm) }?;
         let dtype = dtype_of(dtype)?;
-        let own = bytes_of(count, dtype)?;
+        let share_bytes = bytes_of(count, dtype)?;
         if comm.rank() != root {
             // SAFETY: by the contract.
-            let (input, _) = unsafe { disjoint((input, own), (std::ptr::null_mut(), 0)) }?;
+            let (input, _) = unsafe { disjoint((input, share_bytes), (std::ptr::null_mut(), 0)) }?;
             return Ok(comm.gather_v(input, None, root)?);
         }
         // SAFETY: by the contract.
         let counts = unsafe { counts_of(comm, counts, dtype.size()) }?;
         // SAFETY: by the contract.
-        let (input, output) = unsafe { disjoint((input, own), (output, counts.total_bytes)) }?;
+        let (input, output) = unsafe { disjoint((input, share_bytes), (output, counts.total_bytes)) }?;
         Ok(comm.gather_v(input, Some((output, &counts.bytes)), root)?)
     })
 }
@@ -176,16 +176,16 @@ pub unsafe extern "C" fn unisono_scatter_v(
         // SAFETY: by the contract.
         let comm = unsafe { comm_ref(comm) }?;
         let dtype = dtype_of(dtype)?;
-        let own = bytes_of(count, dtype)?;
+        let share_bytes = bytes_of(count, dtype)?;
         if comm.rank() != root {
             // SAFETY: by the contract.
-            let (_, output) = unsafe { disjoint((std::ptr::null(), 0), (output, own)) }?;
+            let (_, output) = unsafe { disjoint((std::ptr::null(), 0), (output, share_bytes)) }?;
             return Ok(comm.scatter_v(None, output, root)?);
         }
         // SAFETY: by the contract.
         let counts = unsafe { counts_of(comm, counts, dtype.size()) }?;
         // SAFETY: by the contract.
-        let (input, output) = unsafe { disjoint((input, counts.total_bytes), (output, own)) }?;
+        let (input, output) = unsafe { disjoint((input, counts.total_bytes), (output, share_bytes)) }?;
         Ok(comm.scatter_v(Some((input, &counts.bytes)), output, root)?)
     })
 }

@@ -34,14 +34,14 @@ fn parameters(list: &str) -> usize {
 fn functions_of_header(header: &str) -> Functions {
     let mut code = String::new();
     for part in header.split("/*") {
-        code.push_str(part.split_once("*/").map_or(part, |(_, rest)| rest));
+        code.push_str(part.split_once("*/").map_or(part, |(_, code)| code));
     }
     let mut functions = Functions::new();
-    for (at, _) in code.match_indices("unisono_") {
-        let rest = &code[at..];
-        let end = rest.find(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
-        let (name, rest) = rest.split_at(end.expect("a name ends"));
-        if let Some(list) = rest.strip_prefix('(') {
+    for (offset, _) in code.match_indices("unisono_") {
+        let declaration = &code[offset..];
+        let end = declaration.find(|letter: char| !letter.is_ascii_alphanumeric() && letter != '_');
+        let (name, parenthesized) = declaration.split_at(end.expect("a name ends"));
+        if let Some(list) = parenthesized.strip_prefix('(') {
             functions.insert(name.to_owned(), parameters(up_to_closing(list)));
         }
     }
@@ -58,8 +58,8 @@ fn add_functions_of_source(source: &str, functions: &mut Functions) {
     }
     let Some((_, rows)) = source.split_once("collectives! {\n") else { return };
     for row in rows.lines().take_while(|line| *line != "}") {
-        let (name, rest) = row.trim().split_once(" = ").expect("a name");
-        let (_, list) = rest.split_once('(').expect("a list of parameters");
+        let (name, definition) = row.trim().split_once(" = ").expect("a name");
+        let (_, list) = definition.split_once('(').expect("a list of parameters");
         let common = ["comm", "input", "output", "count", "dtype"].len();
         functions.insert(name.to_owned(), common + parameters(up_to_closing(list)));
     }

@@ -79,10 +79,10 @@ mod tests {
     #[test]
     fn core_of_distributes_ranks_evenly_in_order() {
         for (threads, cores) in [(1, 1), (2, 2), (2, 64), (3, 2), (8, 2), (64, 3), (5, 1)] {
-            let at: Vec<_> = (0..threads).map(|index| core_of(index, threads, cores)).collect();
-            assert!(at.is_sorted() && at[threads - 1] == threads.min(cores) - 1, "{at:?}");
-            let loads = (0..cores).map(|core| at.iter().filter(|&&of| of == core).count());
-            assert!(loads.clone().max().unwrap() <= threads.div_ceil(cores), "{at:?}");
+            let placed: Vec<_> = (0..threads).map(|index| core_of(index, threads, cores)).collect();
+            assert!(placed.is_sorted() && placed[threads - 1] == threads.min(cores) - 1, "{placed:?}");
+            let loads = (0..cores).map(|core| placed.iter().filter(|&&chosen| chosen == core).count());
+            assert!(loads.clone().max().unwrap() <= threads.div_ceil(cores), "{placed:?}");
         }
     }
 }

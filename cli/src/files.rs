@@ -57,14 +57,14 @@ mod tests {
     fn pipes_and_devices_of_a_folder_are_not_read() {
         let folder = std::env::temp_dir().join(format!("unisono-cli-files-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
-        let at = |name: &str| folder.join(name);
-        std::fs::write(at("record.json"), "").unwrap();
-        symlink("/dev/zero", at("endless.json")).unwrap();
-        symlink("nothing", at("broken.json")).unwrap();
+        let path = |name: &str| folder.join(name);
+        std::fs::write(path("record.json"), "").unwrap();
+        symlink("/dev/zero", path("endless.json")).unwrap();
+        symlink("nothing", path("broken.json")).unwrap();
         let (pipe, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::from_raw_mode(0o600));
-        rustix::fs::mknodat(rustix::fs::CWD, at("pipe.json"), pipe, mode, 0).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, path("pipe.json"), pipe, mode, 0).unwrap();
         let found = expand_paths(std::slice::from_ref(&folder), |name| name.ends_with(".json"));
         std::fs::remove_dir_all(&folder).unwrap();
-        assert_eq!(found, Ok(vec![at("record.json")]));
+        assert_eq!(found, Ok(vec![path("record.json")]));
     }
 }

@@ -44,11 +44,11 @@ fn shm_names() -> HashSet<String> {
     sockets.chain(segments.map(|segment| segment.path().display().to_string())).collect()
 }
 
-/// Waits until every resource created since `before` is gone, and returns whether all are.
+/// Waits until every resource created since `earlier` is gone, and returns whether all are.
 ///
 /// Resources of other jobs on this host disappear when those jobs end.
-fn nothing_new_stays(before: &HashSet<String>) -> bool {
-    let mut new: HashSet<String> = shm_names().difference(before).cloned().collect();
+fn nothing_new_stays(earlier: &HashSet<String>) -> bool {
+    let mut new: HashSet<String> = shm_names().difference(earlier).cloned().collect();
     let begun = Instant::now();
     while !new.is_empty() && begun.elapsed() < HANG {
         std::thread::sleep(Duration::from_millis(20));
@@ -61,7 +61,7 @@ fn nothing_new_stays(before: &HashSet<String>) -> bool {
 #[test]
 fn killed_rank_is_named_by_every_survivor() {
     for transport in ["shm", "tcp"] {
-        let before = shm_names();
+        let earlier = shm_names();
         // A small size first, whose row says that ranks are at work, then minutes of a large one.
         let sizes =
             ["-b", "64K", "-e", "64M", "-f", "1024", "-n", "1000", "-c", "0", "--transport", transport];
@@ -86,7 +86,7 @@ fn killed_rank_is_named_by_every_survivor() {
         assert_eq!(named, [0, 1, 3], "{transport}: not every survivor named rank 2");
         assert_eq!(job.wait().unwrap().code(), Some(128 + 9));
         assert!(pids.iter().all(|&pid| !exists(pid)), "{transport}: a process is left");
-        assert!(nothing_new_stays(&before), "{transport}: a socket or segment is left");
+        assert!(nothing_new_stays(&earlier), "{transport}: a socket or segment is left");
     }
 }
 
@@ -122,8 +122,8 @@ fn stopped_rank_is_warned_about() {
         let warned = |line: &String| line.contains("WARN") && line.contains("waiting for rank 2");
         let line = errors.lines().map_while(Result::ok).find(warned);
         assert!(line.is_some(), "{transport}: no warning");
-        let after = stopped.elapsed().as_secs_f64();
-        assert!((3.5..HANG.as_secs_f64()).contains(&after), "{transport}: warned after {after} s");
+        let elapsed = stopped.elapsed().as_secs_f64();
+        assert!((3.5..HANG.as_secs_f64()).contains(&elapsed), "{transport}: warned after {elapsed} s");
         job.kill().unwrap();
         job.wait().unwrap();
     }

@@ -94,10 +94,10 @@ fn perf_compares_own_algorithms_with_others() {
             .collect();
         assert_eq!(found, expected, "{stdout}");
     }
-    let all = text(&own("perf broadcast -t 3 --sizes 64 -n 1 -w 0 --bind none --compare"));
+    let compared = text(&own("perf broadcast -t 3 --sizes 64 -n 1 -w 0 --bind none --compare"));
     assert!(
-        ["chain", "tree", "binomial", "linear", "window_direct"].iter().all(|name| all.contains(name)),
-        "{all}"
+        ["chain", "tree", "binomial", "linear", "window_direct"].iter().all(|name| compared.contains(name)),
+        "{compared}"
     );
     let unknown = own("perf all_reduce -t 3 --sizes 64 --compare=two_level_2");
     assert!(

@@ -25,7 +25,7 @@ fn text(bytes: &[u8]) -> String {
 fn is_alive(pid: &str) -> bool {
     // An unreaped zombie is not running.
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit(')').next().is_some_and(|rest| !rest.trim().is_empty() && !rest.trim_start().starts_with('Z'))
+    stat.rsplit(')').next().is_some_and(|tail| !tail.trim().is_empty() && !tail.trim_start().starts_with('Z'))
 }
 
 fn gone_soon(pid: &str) -> bool {
@@ -148,7 +148,7 @@ fn signals_are_forwarded_without_leftovers() {
 #[test]
 fn interrupted_ranks_leave_no_shm() {
     let segments = || std::fs::read_dir("/dev/shm").map_or(0, Iterator::count);
-    let before = segments();
+    let start = segments();
     let mut job = interruptible()
         .args(["run", "-n", "2", "--no-prefix", "--", UNISONO, "perf", "all_reduce", "-b", "8", "-e", "8"])
         .args(["-n", "1000000000", "--transport", "shm"])
@@ -159,7 +159,7 @@ fn interrupted_ranks_leave_no_shm() {
     table.next().expect("the ranks have met").unwrap();
     Command::new("kill").args(["-INT", &job.id().to_string()]).status().unwrap();
     assert_eq!(job.wait().unwrap().code(), Some(128 + 2));
-    assert_eq!(segments(), before);
+    assert_eq!(segments(), start);
 }
 
 #[test]

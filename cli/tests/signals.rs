@@ -16,9 +16,9 @@ struct Job {
 }
 
 impl Job {
-    /// Starts ranks that run `script`, from a shell that first runs `before`.
-    fn start(before: &str, options: &str, script: &str) -> Self {
-        let shell = format!("{before} exec {UNISONO} run -n 2 {options} --no-prefix -- sh -c '{script}'");
+    /// Starts ranks that run `script`, from a shell that first runs `prelude`.
+    fn start(prelude: &str, options: &str, script: &str) -> Self {
+        let shell = format!("{prelude} exec {UNISONO} run -n 2 {options} --no-prefix -- sh -c '{script}'");
         // This test may have inherited signals as ignored, as a job in the background of a script
         // does.
         let mut command = Command::new("env");

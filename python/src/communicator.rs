@@ -135,12 +135,13 @@ impl Communicator {
         Ok(Work { completion, driver: None })
     }
 
-    /// Starts to send a message to rank `to` under `tag`. `keep` holds the owner of its memory.
+    /// Starts to send a message to rank `receiver` under `tag`. `keep` holds the owner of its
+    /// memory.
     fn isend(
         &self,
         py: Python<'_>,
         memory: (usize, usize),
-        to: usize,
+        receiver: usize,
         tag: u64,
         keep: Py<PyAny>,
     ) -> PyResult<Work> {
@@ -150,7 +151,7 @@ impl Communicator {
         // SAFETY: `keep` holds the object that owns the memory until the end. The callers in the
         // package say that nobody else may access it meanwhile.
         let memory = unsafe { memory_at(memory) };
-        let driver = py.detach(|| forward(comm.isend(memory, to, tag), &completion, |_| None));
+        let driver = py.detach(|| forward(comm.isend(memory, receiver, tag), &completion, |_| None));
         Ok(Work { completion, driver: Some(driver) })
     }
 
@@ -159,7 +160,7 @@ impl Communicator {
         &self,
         py: Python<'_>,
         memory: (usize, usize),
-        from: Option<usize>,
+        source: Option<usize>,
         tag: Option<u64>,
         keep: Py<PyAny>,
     ) -> PyResult<Work> {
@@ -169,7 +170,7 @@ impl Communicator {
         // SAFETY: as in `isend`.
         let memory = unsafe { memory_at(memory) };
         let driver =
-            py.detach(|| forward(comm.irecv(memory, from, tag), &completion, |(_, info)| Some(info)));
+            py.detach(|| forward(comm.irecv(memory, source, tag), &completion, |(_, info)| Some(info)));
         Ok(Work { completion, driver: Some(driver) })
     }
 
@@ -178,11 +179,11 @@ impl Communicator {
     fn probe(
         &self,
         py: Python<'_>,
-        from: Option<usize>,
+        source: Option<usize>,
         tag: Option<u64>,
     ) -> PyResult<Option<(usize, u64, usize)>> {
         let comm = self.inner(py)?;
-        let found = py.detach(|| comm.probe(from, tag)).map_err(|error| exception(py, &error))?;
+        let found = py.detach(|| comm.probe(source, tag)).map_err(|error| exception(py, &error))?;
         Ok(found.map(|info| (info.source, info.tag, info.bytes)))
     }
 

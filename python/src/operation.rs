@@ -52,7 +52,8 @@ impl Operation {
         root: usize,
         lists: bool,
     ) -> PyResult<Self> {
-        let Some(collective) = Collective::ALL.into_iter().find(|one| one.name() == collective) else {
+        let Some(collective) = Collective::ALL.into_iter().find(|candidate| candidate.name() == collective)
+        else {
             return Err(argument(py, format!("`{collective}` is no collective")));
         };
         let dtype = checked_dtype(py, collective.name(), dtype)?;
@@ -193,10 +194,10 @@ impl Operation {
             },
             Kind::ReduceScatterV { dtype, counts, reduction } => {
                 let operation = UnevenOperation::reduce_scatter(*dtype, counts, *reduction);
-                let before: usize = counts.iter().take(comm.rank()).sum();
+                let offset: usize = counts.iter().take(comm.rank()).sum();
                 let run = |buffers: OpBuffers<'_>| comm.run_uneven_operation(&operation, buffers);
                 // SAFETY: by the contract.
-                unsafe { with_buffers(input, output, before.saturating_mul(dtype.size()), run) }
+                unsafe { with_buffers(input, output, offset.saturating_mul(dtype.size()), run) }
             }
             // SAFETY: as above.
             Kind::AllToAllV { dtype, sends, receives } => unsafe {
@@ -395,8 +396,8 @@ fn elements(bytes: &[usize], dtype: DType) -> Option<Vec<usize>> {
 /// Returns the parts of `counts` bytes each, if they are all bytes.
 fn parts<'a>(mut bytes: &'a [u8], counts: &[usize]) -> Option<Vec<&'a [u8]>> {
     let mut next = |&count: &usize| {
-        let (part, rest) = bytes.split_at_checked(count)?;
-        bytes = rest;
+        let (part, remainder) = bytes.split_at_checked(count)?;
+        bytes = remainder;
         Some(part)
     };
     let parts = counts.iter().map(&mut next).collect::<Option<_>>()?;
@@ -407,9 +408,9 @@ fn parts<'a>(mut bytes: &'a [u8], counts: &[usize]) -> Option<Vec<&'a [u8]>> {
 fn parts_mut<'a>(mut bytes: &'a mut [u8], counts: &[usize]) -> Option<Vec<&'a mut [u8]>> {
     let mut parts = Vec::with_capacity(counts.len());
     for &count in counts {
-        let (part, rest) = std::mem::take(&mut bytes).split_at_mut_checked(count)?;
+        let (part, remainder) = std::mem::take(&mut bytes).split_at_mut_checked(count)?;
         parts.push(part);
-        bytes = rest;
+        bytes = remainder;
     }
     bytes.is_empty().then_some(parts)
 }

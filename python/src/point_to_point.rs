@@ -32,9 +32,9 @@ impl Group {
             check_address(py, memory)?;
             Ok(Entry { memory, dtype: checked_dtype(py, "group", &dtype)?, peer })
         };
-        let all = |list: Vec<Described>| list.into_iter().map(checked).collect::<PyResult<Vec<_>>>();
-        let (sends, receives) = (all(sends)?, all(receives)?);
-        let places = |list: &[Entry]| list.iter().map(|one| one.memory).collect::<Vec<_>>();
+        let checked_list = |list: Vec<Described>| list.into_iter().map(checked).collect::<PyResult<Vec<_>>>();
+        let (sends, receives) = (checked_list(sends)?, checked_list(receives)?);
+        let places = |list: &[Entry]| list.iter().map(|entry| entry.memory).collect::<Vec<_>>();
         if written_is_shared(&places(&sends), &places(&receives)) {
             return Err(argument(py, "the buffer of a receive overlaps another buffer"));
         }
@@ -49,7 +49,7 @@ impl Group {
     pub(crate) unsafe fn run(&self, comm: &Communicator) -> Result<()> {
         // SAFETY: by the contract. No other slice has a byte of a receive.
         let memories =
-            |list: &[Entry]| list.iter().map(|one| unsafe { memory_at(one.memory) }).collect::<Vec<_>>();
+            |list: &[Entry]| list.iter().map(|entry| unsafe { memory_at(entry.memory) }).collect::<Vec<_>>();
         let (sent, mut received): (Vec<RawMemory>, Vec<RawMemory>) =
             (memories(&self.sends), memories(&self.receives));
         comm.group(|group| {

@@ -44,16 +44,18 @@ impl Segments {
     /// Returns the parts of `lengths` bytes each, if they are all bytes and every one lies in one
     /// segment.
     fn split(&self, lengths: impl IntoIterator<Item = usize>) -> Option<Vec<(usize, usize)>> {
-        let (mut segments, mut rest) = (self.0.iter().copied(), (0, 0));
+        let mut segments = self.0.iter().copied();
+        let (mut address, mut length) = (0, 0_usize);
         let mut parts = Vec::new();
         for bytes in lengths {
-            if bytes > 0 && rest.1 == 0 {
-                rest = segments.next()?;
+            if bytes > 0 && length == 0 {
+                (address, length) = segments.next()?;
             }
-            parts.push((rest.0, bytes));
-            rest = (rest.0 + bytes, rest.1.checked_sub(bytes)?);
+            parts.push((address, bytes));
+            address += bytes;
+            length = length.checked_sub(bytes)?;
         }
-        (rest.1 == 0 && segments.next().is_none()).then_some(parts)
+        (length == 0 && segments.next().is_none()).then_some(parts)
     }
 
     /// Returns the number of bytes.
@@ -63,8 +65,9 @@ impl Segments {
 
     /// Returns true if a byte belongs to both.
     fn overlaps(&self, other: &Segments) -> bool {
-        let meets = |&(one, one_bytes): &(usize, usize)| {
-            other.0.iter().any(|&(two, two_bytes)| one < two + two_bytes && two < one + one_bytes)
+        let meets = |&(address, bytes): &(usize, usize)| {
+            let mut others = other.0.iter();
+            others.any(|&(other, other_bytes)| address < other + other_bytes && other < address + bytes)
         };
         self.0.iter().any(meets)
     }
@@ -118,12 +121,12 @@ impl Segments {
                 // SAFETY: by the contract.
                 let mut bytes = unsafe { self.copied() };
                 let result = fill(&mut bytes);
-                let mut rest = &bytes[..];
+                let mut bytes = &bytes[..];
                 for &(address, length) in &self.0 {
-                    let (part, after) = rest.split_at(length);
+                    let (part, remainder) = bytes.split_at(length);
                     // SAFETY: by the contract.
                     unsafe { slice_mut(address, length) }.copy_from_slice(part);
-                    rest = after;
+                    bytes = remainder;
                 }
                 result
             }
@@ -155,10 +158,14 @@ pub(crate) unsafe fn with_buffers<R>(
         // SAFETY: by the contract. Both are the same memory, which one slice accesses.
         return unsafe { output.write(|buffer| operation(OpBuffers::InPlace(buffer))) };
     }
-    if let (Some(from), Some(into)) = (input.single(), output.single()) {
-        let aliasing = Aliasing::of((from, input_bytes), (into, output_bytes), own_offset);
+    if let (Some(input_address), Some(output_address)) = (input.single(), output.single()) {
+        let aliasing = Aliasing::of((input_address, input_bytes), (output_address, output_bytes), own_offset);
         if aliasing == Aliasing::InPlace {
-            let longer = if input_bytes <= output_bytes { (into, output_bytes) } else { (from, input_bytes) };
+            let longer = if input_bytes <= output_bytes {
+                (output_address, output_bytes)
+            } else {
+                (input_address, input_bytes)
+            };
             // SAFETY: by the contract. The shorter one is inside, so that one slice is the only
             // access.
             return operation(OpBuffers::InPlace(unsafe { slice_mut(longer.0, longer.1) }));

@@ -29,7 +29,7 @@ fn measure(criterion: &mut Criterion, id: BenchmarkId, bytes: usize, mut call: i
 }
 
 fn packing(criterion: &mut Criterion) {
-    let wide: Vec<f32> = (0..ROWS * WIDER).map(|at| at as f32).collect();
+    let wide: Vec<f32> = (0..ROWS * WIDER).map(|index| index as f32).collect();
     let mut bucket = vec![0.0f32; COUNT];
     let (shape, bytes) = ([ROWS, COLUMNS], 8 * COUNT);
     let id = |what: &str| BenchmarkId::new(what, "16 MiB");

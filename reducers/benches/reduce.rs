@@ -39,7 +39,7 @@ impl Buffer {
         let skew = if bytes < LONG { 9 * 64 * (index + 1) } else { 0 };
         let mut buffer = Self::new(bytes, skew);
         let elements: Vec<T> = (0..bytes / size_of::<T>())
-            .map(|at| T::from_f64(f64::from(u8::from((at >> index).is_multiple_of(2)))))
+            .map(|position| T::from_f64(f64::from(u8::from((position >> index).is_multiple_of(2)))))
             .collect();
         buffer.bytes_mut().copy_from_slice(as_bytes(&elements));
         buffer
@@ -59,9 +59,15 @@ impl Buffer {
 
     /// Panics unless it holds the sum of `sources` buffers as made by [`Self::holding`].
     fn expect_sum_of<T: Element>(&mut self, sources: usize) {
-        let ones = |at: usize| (0..sources).filter(|index| (at >> index).is_multiple_of(2)).count();
-        for (at, found) in self.bytes_mut().chunks_exact(size_of::<T>()).enumerate() {
-            assert_eq!(found, as_bytes(&[T::from_f64(ones(at) as f64)]), "element {at} of {}", T::DTYPE);
+        let ones =
+            |position: usize| (0..sources).filter(|index| (position >> index).is_multiple_of(2)).count();
+        for (position, found) in self.bytes_mut().chunks_exact(size_of::<T>()).enumerate() {
+            assert_eq!(
+                found,
+                as_bytes(&[T::from_f64(ones(position) as f64)]),
+                "element {position} of {}",
+                T::DTYPE
+            );
         }
     }
 }
@@ -159,13 +165,13 @@ fn copies(criterion: &mut Criterion) {
             proven(group, BenchmarkId::from_parameter(format!("{store:?}")), &mut targets[0], call, proof);
         }
         group.throughput(Throughput::Bytes(3 * bytes as u64));
-        let both = |[window, output]: &mut [Buffer; 2]| {
+        let copy_to_both = |[window, output]: &mut [Buffer; 2]| {
             let targets = &mut [(Store::Cached, window.target()), (Store::Stream, output.target())];
             copy_into(targets, black_box(source.source()));
         };
         let proof =
             |targets: &mut [Buffer; 2]| targets.iter_mut().for_each(|target| target.expect_sum_of::<f32>(1));
-        proven(group, BenchmarkId::from_parameter("Cached and Stream"), &mut targets, both, proof);
+        proven(group, BenchmarkId::from_parameter("Cached and Stream"), &mut targets, copy_to_both, proof);
     }
 }
 
@@ -234,30 +240,30 @@ mod limit {
     }
 
     #[target_feature(enable = "avx")]
-    unsafe fn stream<const N: usize>(to: *mut u8, from: [*const u8; N], bytes: usize) {
-        for at in (0..bytes).step_by(32) {
+    unsafe fn stream<const N: usize>(target: *mut u8, sources: [*const u8; N], bytes: usize) {
+        for offset in (0..bytes).step_by(32) {
             // SAFETY: the caller's word.
-            unsafe { _mm256_stream_ps(to.add(at).cast(), sum(&from, at)) };
+            unsafe { _mm256_stream_ps(target.add(offset).cast(), sum(&sources, offset)) };
         }
         _mm_sfence();
     }
 
     #[target_feature(enable = "avx")]
-    unsafe fn store<const N: usize>(to: *mut u8, from: [*const u8; N], bytes: usize) {
-        for at in (0..bytes).step_by(128) {
-            for at in [at, at + 32, at + 64, at + 96] {
+    unsafe fn store<const N: usize>(target: *mut u8, sources: [*const u8; N], bytes: usize) {
+        for line in (0..bytes).step_by(128) {
+            for offset in [line, line + 32, line + 64, line + 96] {
                 // SAFETY: the caller's word.
-                unsafe { _mm256_storeu_ps(to.add(at).cast(), sum(&from, at)) };
+                unsafe { _mm256_storeu_ps(target.add(offset).cast(), sum(&sources, offset)) };
             }
         }
     }
 
     #[inline]
     #[target_feature(enable = "avx")]
-    unsafe fn sum<const N: usize>(from: &[*const u8; N], at: usize) -> __m256 {
+    unsafe fn sum<const N: usize>(sources: &[*const u8; N], offset: usize) -> __m256 {
         // SAFETY: the caller's word.
-        let load = |from: *const u8| unsafe { _mm256_loadu_ps(from.add(at).cast()) };
-        from[1..].iter().fold(load(from[0]), |sum, &from| _mm256_add_ps(sum, load(from)))
+        let load = |source: *const u8| unsafe { _mm256_loadu_ps(source.add(offset).cast()) };
+        sources[1..].iter().fold(load(sources[0]), |sum, &source| _mm256_add_ps(sum, load(source)))
     }
 }
 

@@ -55,25 +55,25 @@ element! {
     u8 => U8, |value| value as u8, f64::from;
     i32 => I32, |value| value as i32, f64::from;
     u32 => U32, |value| value as u32, f64::from;
-    i64 => I64, |value| value as i64, |own| own as f64;
-    u64 => U64, |value| value as u64, |own| own as f64;
-    isize => I64, |value| value as isize, |own| own as f64;
-    usize => U64, |value| value as usize, |own| own as f64;
+    i64 => I64, |value| value as i64, |value| value as f64;
+    u64 => U64, |value| value as u64, |value| value as f64;
+    isize => I64, |value| value as isize, |value| value as f64;
+    usize => U64, |value| value as usize, |value| value as f64;
     f16 => F16, f16::from_f64, f64::from;
     bf16 => BF16, bf16::from_f64, f64::from;
     f32 => F32, |value| value as f32, f64::from;
-    f64 => F64, |value| value, |own| own;
-    F8E4M3 => F8E4M3, |value| F8E4M3::from_f32(value as f32), |own: F8E4M3| own.to_f32().into();
-    F8E5M2 => F8E5M2, |value| F8E5M2::from_f32(value as f32), |own: F8E5M2| own.to_f32().into();
+    f64 => F64, |value| value, |value| value;
+    F8E4M3 => F8E4M3, |value| F8E4M3::from_f32(value as f32), |value: F8E4M3| value.to_f32().into();
+    F8E5M2 => F8E5M2, |value| F8E5M2::from_f32(value as f32), |value: F8E5M2| value.to_f32().into();
     i16 => I16, |value| value as i16, f64::from;
     u16 => U16, |value| value as u16, f64::from;
-    Bool => Bool, |value| Bool::from(value != 0.0), |own: Bool| f64::from(u8::from(own.get()));
-    Complex<f32> => C64, |value| Complex::from(value as f32), |own: Complex<f32>| own.re.into();
-    Complex<f64> => C128, Complex::from, |own: Complex<f64>| own.re;
-    Located<f32> => F32I32, |value| Located { value: value as f32, index: 0 }, |own: Self| own.value.into();
-    Located<f64> => F64I64, |value| Located { value, index: 0 }, |own: Self| own.value;
-    Located<i32> => I32I32, |value| Located { value: value as i32, index: 0 }, |own: Self| own.value.into();
-    Located<i64> => I64I64, |value| Located { value: value as i64, index: 0 }, |own: Self| own.value as f64;
+    Bool => Bool, |value| Bool::from(value != 0.0), |value: Bool| f64::from(u8::from(value.get()));
+    Complex<f32> => C64, |value| Complex::from(value as f32), |value: Complex<f32>| value.re.into();
+    Complex<f64> => C128, Complex::from, |value: Complex<f64>| value.re;
+    Located<f32> => F32I32, |value| Located { value: value as f32, index: 0 }, |pair: Self| pair.value.into();
+    Located<f64> => F64I64, |value| Located { value, index: 0 }, |pair: Self| pair.value;
+    Located<i32> => I32I32, |value| Located { value: value as i32, index: 0 }, |pair: Self| pair.value.into();
+    Located<i64> => I64I64, |value| Located { value: value as i64, index: 0 }, |pair: Self| pair.value as f64;
 }
 
 /// The bytes of a slice.

@@ -97,11 +97,11 @@ mod tests {
         let sign = if value.is_sign_negative() { 0x80 } else { 0 };
         let largest = overflow - 1;
         let beyond = decode(largest) + (decode(largest) - decode(largest - 1));
-        let at = |code: u8| if code == overflow { beyond } else { decode(code) };
+        let value_of = |code: u8| if code == overflow { beyond } else { decode(code) };
         if wanted >= beyond {
             return sign | overflow;
         }
-        let distance = |&code: &u8| ((at(code) - wanted).abs() * 2f64.powi(40), code & 1);
+        let distance = |&code: &u8| ((value_of(code) - wanted).abs() * 2f64.powi(40), code & 1);
         sign | (0..=overflow).min_by(|a, b| distance(a).partial_cmp(&distance(b)).unwrap()).unwrap()
     }
 

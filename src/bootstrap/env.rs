@@ -318,15 +318,15 @@ mod tests {
             let id = RankInfo::from_vars(|name| env(name).or_else(|| variables(name))).unwrap().id;
             (id.secret().to_hex(), id.secret_origin().map(str::to_owned))
         };
-        let (own, origin) = secret(0, ("RANK", "0"));
-        assert_eq!(secret(0, ("RANK", "1")).0, own);
+        let (hex, origin) = secret(0, ("RANK", "0"));
+        assert_eq!(secret(0, ("RANK", "1")).0, hex);
         let origin = origin.expect("not the user's");
         assert!(origin.contains("unisono-env-key-one") && origin.contains("UNISONO_SECRET"), "{origin}");
         // Other jobs, other users, and what all can compute.
-        assert_ne!(secret(0, ("MASTER_PORT", "29501")).0, own);
-        assert_ne!(secret(0, ("TORCHELASTIC_RUN_ID", "run")).0, own);
-        assert_ne!(secret(1, ("RANK", "0")).0, own);
-        assert_ne!(Secret::from_public("127.0.0.1:29500 ").to_hex(), own);
+        assert_ne!(secret(0, ("MASTER_PORT", "29501")).0, hex);
+        assert_ne!(secret(0, ("TORCHELASTIC_RUN_ID", "run")).0, hex);
+        assert_ne!(secret(1, ("RANK", "0")).0, hex);
+        assert_ne!(Secret::from_public("127.0.0.1:29500 ").to_hex(), hex);
         let given = "5a".repeat(32);
         assert_eq!(secret(0, ("UNISONO_SECRET", &given)), (given.clone(), None));
     }
@@ -378,7 +378,7 @@ mod tests {
 
     #[test]
     fn shared_secret_comes_from_the_user_or_the_launcher() {
-        let [own, other] = ["5a", "a5"].map(|digits| digits.repeat(32));
+        let [user_key, other] = ["5a", "a5"].map(|digits| digits.repeat(32));
         let id = format!("127.0.0.1:5/{other}");
         let secret = |set: &[(&str, &str)]| {
             let value =
@@ -387,7 +387,7 @@ mod tests {
         };
         assert_eq!(secret(&[]), None);
         assert_eq!(secret(&[("UNISONO_ID", &id)]), Some(other));
-        assert_eq!(secret(&[("UNISONO_ID", &id), ("UNISONO_SECRET", &own)]), Some(own));
+        assert_eq!(secret(&[("UNISONO_ID", &id), ("UNISONO_SECRET", &user_key)]), Some(user_key));
     }
 
     #[test]

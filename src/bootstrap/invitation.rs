@@ -91,14 +91,15 @@ mod tests {
 
     #[test]
     fn meetings_differ_by_secret_nonce_and_label() {
-        let (one, other) = (Secret::from_public("one"), Secret::from_public("other"));
+        let (job_secret, other_secret) = (Secret::from_public("one"), Secret::from_public("other"));
         let place = |_| UniqueId::new(Ipv4Addr::LOCALHOST.into()).unwrap();
-        let [first, second] = [0, 1].map(place).map(|place| Invitation::new(place, &one, b"a").unwrap().0);
+        let [first, second] =
+            [0, 1].map(place).map(|place| Invitation::new(place, &job_secret, b"a").unwrap().0);
         let secrets = [
-            first.accept(&one, b"a"),
-            first.accept(&one, b"b"),
-            first.accept(&other, b"a"),
-            second.accept(&one, b"a"),
+            first.accept(&job_secret, b"a"),
+            first.accept(&job_secret, b"b"),
+            first.accept(&other_secret, b"a"),
+            second.accept(&job_secret, b"a"),
         ];
         let distinct: std::collections::HashSet<_> = secrets.iter().map(|id| id.secret().to_hex()).collect();
         assert_eq!(distinct.len(), secrets.len());

@@ -263,12 +263,12 @@ mod tests {
     fn differing_settings_names_only_what_differs() {
         let config = Config::default();
         let other = Config { fifo_depth: 9, ..config.clone() };
-        let [own, theirs] = [&config, &other].map(|config| settings_text(config, "auto"));
+        let [text, other_text] = [&config, &other].map(|config| settings_text(config, "auto"));
         assert_eq!(
-            differing_settings(&own, &theirs),
+            differing_settings(&text, &other_text),
             ["UNISONO_FIFO_DEPTH=4".to_owned(), "UNISONO_FIFO_DEPTH=9".to_owned()]
         );
-        assert_eq!(differing_settings(&own, &own), [String::new(), String::new()]);
+        assert_eq!(differing_settings(&text, &text), [String::new(), String::new()]);
     }
 
     #[test]

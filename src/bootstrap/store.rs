@@ -405,12 +405,12 @@ mod tests {
             return;
         }
         let (store, folder) = (Open::default(), Folder::new("store-key"));
-        let (own, other) = (folder.env(), Folder::new("store-other-key"));
-        let written = exchange_in(&own, &store, 0, None).unwrap().id;
+        let (env, other) = (folder.env(), Folder::new("store-other-key"));
+        let written = exchange_in(&env, &store, 0, None).unwrap().id;
         let value = String::from_utf8(store.get("unisono/job/id", Duration::ZERO).unwrap()).unwrap();
         assert!(!value.contains(&written.secret().to_hex()), "{value}");
         assert!(value.starts_with(&format!("{OF_USER}{}#", written.endpoint())), "{value}");
-        let read = exchange_in(&own, &store, 1, None).unwrap().id;
+        let read = exchange_in(&env, &store, 1, None).unwrap().id;
         assert_eq!(read.to_string(), written.to_string());
         let elsewhere = exchange_in(&other.env(), &store, 1, None).unwrap().id;
         assert_ne!(elsewhere.secret().to_hex(), written.secret().to_hex());

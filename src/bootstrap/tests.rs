@@ -133,15 +133,15 @@ fn join_on_used_port_fails_with_listen_error() {
 /// The root says why there is no meeting, and hangs up, before this rank has said anything.
 #[test]
 fn send_to_closed_root_returns_its_last_failure() {
-    let (near, far) = std::os::unix::net::UnixStream::pair().expect("a pair");
-    let (mut near, mut far) = (Stream::Unix(near), Stream::Unix(far));
+    let (local, remote) = std::os::unix::net::UnixStream::pair().expect("a pair");
+    let (mut local, mut remote) = (Stream::Unix(local), Stream::Unix(remote));
     let soon = Instant::now() + Duration::from_secs(5);
     let died = Failure::Died { rank: 2, host: "there".to_owned(), what: "it was killed".to_owned() };
-    send_text(&mut far, &RootReply::Failed(died).encode(), soon).expect("sent");
-    drop(far);
-    let told = send_to_root(&mut near, "here I am", soon).expect_err("nobody hears it");
+    send_text(&mut remote, &RootReply::Failed(died).encode(), soon).expect("sent");
+    drop(remote);
+    let told = send_to_root(&mut local, "here I am", soon).expect_err("nobody hears it");
     assert!(matches!(told, Failure::Died { rank: 2, .. }), "{told:?}");
-    let gone = send_to_root(&mut near, "here I am", soon).expect_err("nobody hears it");
+    let gone = send_to_root(&mut local, "here I am", soon).expect_err("nobody hears it");
     assert!(matches!(gone, Failure::Died { rank: 0, .. }), "{gone:?}");
 }
 

@@ -170,8 +170,8 @@ pub(super) mod tests {
         let key = UserKey::find(&folder.env()).unwrap().unwrap();
         assert_ne!(key.secret_of("other").to_hex(), keys[0]);
         let found = fs::metadata(&key.path).unwrap();
-        let around = fs::metadata(key.path.parent().unwrap()).unwrap();
-        assert_eq!([found.mode() & 0o777, around.mode() & 0o777], [0o600, 0o700]);
+        let parent = fs::metadata(key.path.parent().unwrap()).unwrap();
+        assert_eq!([found.mode() & 0o777, parent.mode() & 0o777], [0o600, 0o700]);
         assert_ne!(fs::read_to_string(&key.path).unwrap(), keys[0], "jobs derive theirs");
     }
 

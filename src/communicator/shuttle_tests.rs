@@ -21,11 +21,11 @@ fn related(registries: &[Arc<CommRegistry>]) -> Vec<Communicator> {
     let config =
         Config { shm_window_bytes: 1 << 16, symmetric_heap_bytes: 4096, host: "here".to_owned(), ..sizes };
     let meshes = unisono_transports::threads::fabrics(registries.len(), config.geometry()).unwrap();
-    let over = |(mesh, registry)| {
+    let communicator = |(mesh, registry)| {
         let mesh = Fabric { wait: Box::new(Clock), ..mesh };
         Communicator::with_registry(registry, (0, Vec::new()), mesh, &config, Origin::Custom(None, 0))
     };
-    meshes.into_iter().zip(registries).map(over).collect()
+    meshes.into_iter().zip(registries).map(communicator).collect()
 }
 
 fn two() -> [Communicator; 2] {
@@ -33,9 +33,9 @@ fn two() -> [Communicator; 2] {
     [(); 2].map(|()| ranks.next().unwrap())
 }
 
-/// Returns the error of an abort by rank `by` for `reason`.
-fn aborted(by: Rank, reason: &str) -> ErrorKind {
-    ErrorKind::abort_request(by, reason)
+/// Returns the error of an abort by rank `aborter` for `reason`.
+fn aborted(aborter: Rank, reason: &str) -> ErrorKind {
+    ErrorKind::abort_request(aborter, reason)
 }
 
 /// Asserts that the communicator is poisoned and returns the same error again and again. Returns
@@ -97,7 +97,7 @@ fn shuttle_concurrent_aborts_end_both_ranks() {
         ends.into_iter().for_each(|end| end.join().unwrap());
         assert!(call.join().unwrap().is_err(), "the other rank has not called");
         for kind in ranks.each_ref().map(assert_poisoned) {
-            assert!([0, 1].map(|by| aborted(by, "enough")).contains(&kind), "{kind:?}");
+            assert!([0, 1].map(|rank| aborted(rank, "enough")).contains(&kind), "{kind:?}");
         }
     });
 }
@@ -107,15 +107,15 @@ fn shuttle_concurrent_aborts_end_both_ranks() {
 #[test]
 fn shuttle_abort_releases_waiters_of_spawned_ops() {
     explore(|| {
-        let [zero, one] = two();
+        let [first_rank, second_rank] = two();
         let followed = Arc::new(AtomicBool::new(false));
         let follow = Arc::clone(&followed);
-        let first = zero.spawn(|comm| comm.barrier());
-        let then = zero.spawn(|comm| comm.barrier()).and_then(move |()| {
+        let first = first_rank.spawn(|comm| comm.barrier());
+        let then = first_rank.spawn(|comm| comm.barrier()).and_then(move |()| {
             follow.store(true, Ordering::SeqCst);
             Ok(())
         });
-        let abort = thread::spawn(move || zero.abort("enough"));
+        let abort = thread::spawn(move || first_rank.abort("enough"));
         let waits = [first, then].map(|pending| thread::spawn(move || pending.wait()));
         for ended in waits.map(|wait| wait.join().unwrap()) {
             assert_eq!(ended.unwrap_err().kind(), &aborted(0, "enough"));
@@ -123,8 +123,8 @@ fn shuttle_abort_releases_waiters_of_spawned_ops() {
         assert!(!followed.load(Ordering::SeqCst));
         abort.join().unwrap();
         // Rank 0 may have entered the first of these barriers.
-        let _ = one.barrier();
-        assert_eq!(assert_poisoned(&one), aborted(0, "enough"));
+        let _ = second_rank.barrier();
+        assert_eq!(assert_poisoned(&second_rank), aborted(0, "enough"));
     });
 }
 
@@ -248,10 +248,10 @@ fn shuttle_spawned_op_may_be_last_owner() {
 #[test]
 fn shuttle_wait_for_finalized_rank_fails() {
     explore(|| {
-        let [zero, one] = two();
-        let other = zero.clone();
-        let leaving = [zero, other].map(|comm| thread::spawn(move || drop(comm)));
-        assert_eq!(one.barrier().unwrap_err().kind(), &ErrorKind::PeerFinalized { peer: 0 });
+        let [first_rank, second_rank] = two();
+        let other = first_rank.clone();
+        let leaving = [first_rank, other].map(|comm| thread::spawn(move || drop(comm)));
+        assert_eq!(second_rank.barrier().unwrap_err().kind(), &ErrorKind::PeerFinalized { peer: 0 });
         leaving.into_iter().for_each(|leaving| leaving.join().unwrap());
     });
 }
@@ -262,22 +262,22 @@ fn shuttle_scope_waits_for_spawned_ops() {
     explore(|| {
         let (comm, mut numbers) = (ranks(1).remove(0), [0; 2]);
         let other = comm.clone();
-        let beside = thread::spawn(move || other.barrier());
-        let [one, two] = &mut numbers;
+        let barrier = thread::spawn(move || other.barrier());
+        let [left, right] = &mut numbers;
         comm.scope(|scope| {
             drop(scope.spawn(|_| {
-                *one = 1;
+                *left = 1;
                 Ok(())
             }));
             let last = scope.spawn(|_| {
-                *two = 2;
+                *right = 2;
                 Ok(())
             });
             last.wait()
         })
         .unwrap();
         assert_eq!(numbers, [1, 2]);
-        beside.join().unwrap().unwrap();
+        barrier.join().unwrap().unwrap();
     });
 }
 

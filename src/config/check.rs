@@ -174,12 +174,12 @@ mod tests {
             assert!(error.is_invalid_usage(), "{error}");
             error.to_string()
         };
-        let own = Algorithm { name: "own", ..crate::schedule::algorithms::ring::ALL_REDUCE }.leak();
-        assert!(refused(own).contains("own is not registered"));
+        let unregistered = Algorithm { name: "own", ..crate::schedule::algorithms::ring::ALL_REDUCE }.leak();
+        assert!(refused(unregistered).contains("own is not registered"));
         let zero_copy = find(crate::schedule::Collective::AllReduce, "zero_copy").unwrap();
         assert!(refused(zero_copy).contains("needs no setting"));
-        let all = Algorithm::ALL.iter().filter(|row| row.peer_access != PeerAccess::ZeroCopy);
-        Config::default().with_algorithms(all.collect()).check().unwrap();
+        let algorithms = Algorithm::ALL.iter().filter(|row| row.peer_access != PeerAccess::ZeroCopy);
+        Config::default().with_algorithms(algorithms.collect()).check().unwrap();
     }
 
     #[test]

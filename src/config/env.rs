@@ -343,8 +343,8 @@ mod tests {
     fn with_settings_names_the_first_wrong_pair() {
         let config =
             |pairs: &[(&'static str, &'static str)]| Config::default().with_settings(pairs.iter().copied());
-        let both = config(&[("UNISONO_CHANNELS", "3"), ("channels", "4"), ("Transport", "tcp")]).unwrap();
-        assert_eq!((both.channels, both.transport), (4, Transport::Tcp));
+        let set = config(&[("UNISONO_CHANNELS", "3"), ("channels", "4"), ("Transport", "tcp")]).unwrap();
+        assert_eq!((set.channels, set.transport), (4, Transport::Tcp));
         for (pair, part) in [
             (("channels", "many"), "channels=many: not a whole number"),
             (("slots", "4"), "this setting is named UNISONO_FIFO_DEPTH"),

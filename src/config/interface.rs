@@ -115,10 +115,10 @@ mod tests {
     #[test]
     fn scope_of_another_host_becomes_the_own_one() {
         let parse = |text: &str| text.parse::<SocketAddr>().expect(text);
-        let own = parse("[fe80::9%3]:1");
-        assert_eq!(on_own_link(parse("[fe80::1%7]:5"), own), parse("[fe80::1%3]:5"));
+        let own_address = parse("[fe80::9%3]:1");
+        assert_eq!(on_own_link(parse("[fe80::1%7]:5"), own_address), parse("[fe80::1%3]:5"));
         for other in ["10.0.0.1:5", "[2001:db8::1]:5"] {
-            assert_eq!(on_own_link(parse(other), own), parse(other));
+            assert_eq!(on_own_link(parse(other), own_address), parse(other));
         }
         assert_eq!(on_own_link(parse("[fe80::1%7]:5"), parse("10.0.0.1:5")), parse("[fe80::1%7]:5"));
     }

@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn transfer_program_orders_peers_by_distance() {
-        let all = [
+        let transfers = [
             transfer(Send, 0, 100),
             transfer(Recv, 0, 300),
             transfer(Send, 2, 0),
@@ -208,8 +208,8 @@ mod tests {
             transfer(Recv, 1, 64),
             transfer(Send, 0, 65),
         ];
-        let of = |width| transfer_program(&all, (1, 3), (4, width), 64).unwrap();
-        let TransferProgram { tables, bounds, slices } = of(2);
+        let program = |width| transfer_program(&transfers, (1, 3), (4, width), 64).unwrap();
+        let TransferProgram { tables, bounds, slices } = program(2);
         assert_eq!(slices, 5, "of the longest");
         let acts = |tables: &ProgramTables| -> Vec<u32> {
             tables.lane_programs.iter().map(|lane_program| lane_program.instr_count).collect()
@@ -223,14 +223,15 @@ mod tests {
         assert_eq!(to_zero, [0, 1, 15, 16], "slices of the first share and of the fourth");
         assert!(tables.lane_programs.iter().all(|lane_program| lane_program.lane == 4));
         Program::new(tables, bounds).unwrap();
-        assert_eq!(acts(&of(1).tables), [7, 5], "with one each, the copy follows the shorter sends");
+        assert_eq!(acts(&program(1).tables), [7, 5], "with one each, the copy follows the shorter sends");
     }
 
     /// Runs the programs of all ranks with FIFOs of one message. Returns the messages that were
     /// received, or `None` if the lane programs wait for each other.
     fn simulate(programs: &[ProgramTables]) -> Option<usize> {
         let mut in_flight = HashMap::<(Rank, Rank), usize>::new();
-        let mut next: Vec<Vec<u32>> = programs.iter().map(|of| vec![0; of.lane_programs.len()]).collect();
+        let mut next: Vec<Vec<u32>> =
+            programs.iter().map(|tables| vec![0; tables.lane_programs.len()]).collect();
         let (mut received, mut moved) = (0, true);
         while std::mem::take(&mut moved) {
             for (rank, tables) in programs.iter().enumerate() {
@@ -265,7 +266,7 @@ mod tests {
 
     /// Transfers of each rank in a group of every rank with every rank, each in another order.
     fn full_exchange(rank: Rank, ranks: usize) -> Vec<Transfer> {
-        let order = |at: usize| (at * 7 + rank * 3) % ranks;
+        let order = |turn: usize| (turn * 7 + rank * 3) % ranks;
         let pairs = (0..ranks).map(order);
         pairs.flat_map(|peer| [transfer(Recv, peer, 100), transfer(Send, peer, 100)]).collect()
     }

@@ -219,28 +219,28 @@ mod tests {
 
     #[test]
     fn placement_survives_the_exchange() {
-        let one = Placement { reserved: 5, gpu: [u64::MAX, 3], queues: 9, ..placement(4, 1) };
-        assert_eq!(Placement::from_words(&one.to_words()), one);
+        let sent = Placement { reserved: 5, gpu: [u64::MAX, 3], queues: 9, ..placement(4, 1) };
+        assert_eq!(Placement::from_words(&sent.to_words()), sent);
     }
 
     #[test]
     fn ranks_beyond_hardware_queues_are_refused() {
-        let with = |ranks, queues| {
+        let checked = |ranks, queues| {
             let mut places = on_one_gpu(ranks, |_| 1);
-            places.all.iter_mut().for_each(|one| one.queues = queues);
+            places.all.iter_mut().for_each(|place| place.queues = queues);
             places.check_queues()
         };
-        assert_eq!(with(7, 8), Ok(()));
-        let refused = with(8, 8).unwrap_err();
+        assert_eq!(checked(7, 8), Ok(()));
+        let refused = checked(8, 8).unwrap_err();
         assert_eq!(refused, GpuError::TooFewQueues { ranks: 8, queues: 8 });
         let text = refused.to_string();
         assert!(text.contains("8 ranks") && text.contains("8 hardware queues"), "{text}");
         assert!(text.contains("CUDA_DEVICE_MAX_CONNECTIONS=32"), "{text}");
-        assert_eq!([with(1, 1), with(8, 32), with(31, 32)], [const { Ok(()) }; 3]);
-        let text = with(32, 32).unwrap_err().to_string();
+        assert_eq!([checked(1, 1), checked(8, 32), checked(31, 32)], [const { Ok(()) }; 3]);
+        let text = checked(32, 32).unwrap_err().to_string();
         assert!(text.contains("several processes, with at most 31 ranks each"), "{text}");
         let mut elsewhere = on_one_gpu(8, |rank| rank as u64 % 2);
-        elsewhere.all.iter_mut().for_each(|one| one.queues = 8);
+        elsewhere.all.iter_mut().for_each(|place| place.queues = 8);
         assert_eq!(elsewhere.check_queues(), Ok(()), "each process has its own queues");
     }
 
@@ -249,7 +249,7 @@ mod tests {
         let (mut found, mut reserved) = (Vec::new(), 0);
         loop {
             let mut places = on_one_gpu(ranks, |_| 1);
-            places.all.iter_mut().for_each(|one| one.reserved = reserved);
+            places.all.iter_mut().for_each(|place| place.reserved = reserved);
             let channels = places.channels();
             reserved += ranks * channels * BLOCKS_PER_CHANNEL;
             if reserved > 132 {
@@ -272,8 +272,8 @@ mod tests {
     #[test]
     fn blocks_do_not_depend_on_ranks_elsewhere() {
         for ranks in [2, 8, 66, 1024] {
-            let all = (0..ranks).map(|rank| placement(rank as u64, rank as u64)).collect();
-            assert_eq!(Placements { own: 0, all }.channels(), 8, "{ranks} ranks, each with a GPU");
+            let places = (0..ranks).map(|rank| placement(rank as u64, rank as u64)).collect();
+            assert_eq!(Placements { own: 0, all: places }.channels(), 8, "{ranks} ranks, each with a GPU");
         }
     }
 
@@ -281,8 +281,8 @@ mod tests {
     fn processes_on_one_gpu_count_together() {
         let mut places = on_one_gpu(4, |rank| rank as u64 / 2);
         assert_eq!(places.channels(), 8, "64 blocks");
-        places.all[..2].iter_mut().for_each(|one| one.reserved = 40);
-        places.all[2..].iter_mut().for_each(|one| one.reserved = 60);
+        places.all[..2].iter_mut().for_each(|place| place.reserved = 40);
+        places.all[2..].iter_mut().for_each(|place| place.reserved = 60);
         assert_eq!(places.channels(), 2, "half of 32 free blocks for four ranks");
         assert_eq!(places.room(), 72, "beside the 60 of the other process");
         assert_eq!(places.processes_to_report(), Some(2));
@@ -297,7 +297,7 @@ mod tests {
     #[test]
     fn reserved_blocks_of_any_number_add_up() {
         let mut places = on_one_gpu(4, |rank| rank as u64);
-        places.all[1..3].iter_mut().for_each(|one| one.reserved = 1 << 63);
+        places.all[1..3].iter_mut().for_each(|place| place.reserved = 1 << 63);
         assert_eq!((places.room(), places.channels()), (0, 1));
     }
 

@@ -147,8 +147,8 @@ mod tests {
             names.sort();
             names
         };
-        let own = |names: &[&str]| sorted(names.iter().map(|name| (*name).to_owned()).collect());
-        assert_eq!(sorted(names(|shape| shape.accesses_peer_inputs)), own(&inputs));
-        assert_eq!(sorted(names(|shape| shape.accesses_peer_outputs)), own(&outputs));
+        let owned = |names: &[&str]| sorted(names.iter().map(|name| (*name).to_owned()).collect());
+        assert_eq!(sorted(names(|shape| shape.accesses_peer_inputs)), owned(&inputs));
+        assert_eq!(sorted(names(|shape| shape.accesses_peer_outputs)), owned(&outputs));
     }
 }

@@ -146,9 +146,9 @@ mod tests {
     fn nearest_ring_prefers_best_paths() {
         // Two pairs, 0 with 2 and 1 with 3, and a worse link between 2 and 3.
         let mut distances = [VIA_HOST; 16];
-        for (one, other, distance) in [(0, 2, 1), (1, 3, 1), (2, 3, 5)] {
-            distances[one * 4 + other] = distance;
-            distances[other * 4 + one] = distance;
+        for (gpu, peer, distance) in [(0, 2, 1), (1, 3, 1), (2, 3, 5)] {
+            distances[gpu * 4 + peer] = distance;
+            distances[peer * 4 + gpu] = distance;
         }
         assert_eq!(nearest_ring(&distances, 4), [0, 2, 3, 1]);
         assert_eq!(nearest_ring(&[1; 25], 5), [0, 1, 2, 3, 4], "no path is better than another");
@@ -169,7 +169,7 @@ mod tests {
             link_distance(path(true, 1000), links(0)),
             link_distance(path(false, 0), links(0)),
         ];
-        assert!(distances.is_sorted_by(|near, far| near < far), "{distances:?}");
+        assert!(distances.is_sorted_by(|shorter, longer| shorter < longer), "{distances:?}");
         assert_eq!(
             [link_distance(path(true, 3), None), link_distance(path(false, 0), None)],
             [4, VIA_HOST],
@@ -180,9 +180,9 @@ mod tests {
     #[test]
     fn rank_distance_is_largest_across_hosts() {
         let seen = [("b".to_owned(), 3)];
-        let from = |place: &[u8]| rank_distance(b"a here", place, &seen);
+        let distance = |place: &[u8]| rank_distance(b"a here", place, &seen);
         assert_eq!(
-            [&b"a here"[..], b"b here", b"c here", b"b there"].map(from),
+            [&b"a here"[..], b"b here", b"c here", b"b there"].map(distance),
             [0, 3, VIA_HOST, OTHER_HOST]
         );
     }

@@ -84,14 +84,14 @@ mod tests {
 
     #[test]
     fn bounce_ring_alternates_halves_and_spares_previous() {
-        let one = BounceRing::new(1000, 800, 300);
-        let bases: Vec<usize> = (0..6).map(|sequence| one.offset(3, sequence)).collect();
+        let ring = BounceRing::new(1000, 800, 300);
+        let bases: Vec<usize> = (0..6).map(|sequence| ring.offset(3, sequence)).collect();
         assert_eq!(bases, [6000, 7000, 6300, 7300, 6000, 7000]);
         let other = BounceRing::new(1000, 1000, 100);
         for sequence in 0..100 {
-            let (before, next) = (one.offset(0, sequence), other.offset(0, sequence + 1));
-            assert_ne!(before / 1000, next / 1000, "they are in different halves");
-            assert!(next % 1000 + 100 <= 1000 && before % 1000 + 300 <= 1000);
+            let (offset, next_offset) = (ring.offset(0, sequence), other.offset(0, sequence + 1));
+            assert_ne!(offset / 1000, next_offset / 1000, "they are in different halves");
+            assert!(next_offset % 1000 + 100 <= 1000 && offset % 1000 + 300 <= 1000);
         }
     }
 

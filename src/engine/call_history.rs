@@ -188,9 +188,9 @@ mod tests {
             (broadcast(1, 8), broadcast(2, 8)),
             (broadcast(1, 8), broadcast(0, 9)),
         ];
-        for (one, other) in pairs {
-            let (one, other) = (after(&[one, same]), after(&[other, same]));
-            assert!(one.differs_in_history_only(&other), "{one:?} {other:?}");
+        for (call, other_call) in pairs {
+            let (history, other_history) = (after(&[call, same]), after(&[other_call, same]));
+            assert!(history.differs_in_history_only(&other_history), "{history:?} {other_history:?}");
         }
     }
 

@@ -423,33 +423,37 @@ mod tests {
 
     #[test]
     fn bootstrap_error_round_trips_and_has_help() {
-        let own = |text: &str| text.to_owned();
+        let owned = |text: &str| text.to_owned();
         let failures = [
             Failure::RanksMissing {
                 missing: vec![2, 5],
                 ranks: 6,
                 rejected: Vec::new(),
-                only_loopback: Some(own("127.0.1.1:5")),
+                only_loopback: Some(owned("127.0.1.1:5")),
             },
             Failure::RanksMissing {
                 missing: vec![0],
                 ranks: 6,
-                rejected: vec![own("one"), own("two")],
+                rejected: vec![owned("one"), owned("two")],
                 only_loopback: None,
             },
-            Failure::DuplicateRank { rank: 3, hosts: [own("a (pid 1)"), own("b (pid 2)")] },
-            Failure::WorldSize { rank: 1, host: own("a"), expects: 3, root_expects: 2 },
-            Failure::Settings { ranks: [1, 0], hosts: [own("a"), own("b")], settings: [own("x"), own("y")] },
-            Failure::Died { rank: 7, host: own("a"), what: own("closed") },
-            Failure::Unreachable { rank: 7, peer: 1, what: own("refused") },
-            Failure::SharedMemory { rank: 7, peer: 1, what: own("another user") },
-            Failure::OpenFiles { rank: Some(3), what: own("too many") },
-            Failure::OpenFiles { rank: None, what: own("too many") },
-            Failure::Secret { address: own("[::1]:7"), what: own("wrong") },
-            Failure::Version { address: own("[::1]:7"), theirs: 2, ours: 1 },
-            Failure::RootUnreachable { address: own("[::1]:7"), what: own("refused") },
-            Failure::Listen { address: own("[::1]:7"), what: own("in use") },
-            Failure::Other { what: own("who knows") },
+            Failure::DuplicateRank { rank: 3, hosts: [owned("a (pid 1)"), owned("b (pid 2)")] },
+            Failure::WorldSize { rank: 1, host: owned("a"), expects: 3, root_expects: 2 },
+            Failure::Settings {
+                ranks: [1, 0],
+                hosts: [owned("a"), owned("b")],
+                settings: [owned("x"), owned("y")],
+            },
+            Failure::Died { rank: 7, host: owned("a"), what: owned("closed") },
+            Failure::Unreachable { rank: 7, peer: 1, what: owned("refused") },
+            Failure::SharedMemory { rank: 7, peer: 1, what: owned("another user") },
+            Failure::OpenFiles { rank: Some(3), what: owned("too many") },
+            Failure::OpenFiles { rank: None, what: owned("too many") },
+            Failure::Secret { address: owned("[::1]:7"), what: owned("wrong") },
+            Failure::Version { address: owned("[::1]:7"), theirs: 2, ours: 1 },
+            Failure::RootUnreachable { address: owned("[::1]:7"), what: owned("refused") },
+            Failure::Listen { address: owned("[::1]:7"), what: owned("in use") },
+            Failure::Other { what: owned("who knows") },
         ];
         for failure in failures {
             assert!(!failure.to_string().is_empty() && !failure.help().is_empty());

@@ -242,12 +242,12 @@ mod tests {
 
     #[test]
     fn digest_tells_programs_of_one_name_apart() {
-        let (one, other) = (named("same".to_owned()), named("same".to_owned()));
-        register_algorithm(one, 3);
+        let (algorithm, other) = (named("same".to_owned()), named("same".to_owned()));
+        register_algorithm(algorithm, 3);
         let longer = Algorithm { chunks_per_share: &|spec| spec.ranks + 1, ..*named("same".to_owned()) };
-        assert_eq!(digest_of_programs(one, 3), digest_of_programs(other, 3));
-        assert_ne!(digest_of_programs(one, 3), digest_of_programs(&longer, 3));
-        assert_ne!(digest_of_programs(one, 3), digest_of_programs(one, 4));
+        assert_eq!(digest_of_programs(algorithm, 3), digest_of_programs(other, 3));
+        assert_ne!(digest_of_programs(algorithm, 3), digest_of_programs(&longer, 3));
+        assert_ne!(digest_of_programs(algorithm, 3), digest_of_programs(algorithm, 4));
         let ring = find(Collective::AllReduce, "ring").unwrap();
         assert!(!register_algorithm(ring, 3) && !AlgorithmDigest::of(ring, 3).is_own());
         let pretender = Algorithm { name: "ring", ..longer }.leak();

@@ -176,11 +176,11 @@ mod tests {
     }
 
     fn targets(instrs: &[Instr]) -> Vec<Vec<ChunkRef>> {
-        let of = |instr: &Instr| match instr {
+        let targets_of = |instr: &Instr| match instr {
             Instr::Transfer(transfer) => Some(transfer.targets.clone()),
             _ => None,
         };
-        instrs.iter().filter_map(of).collect()
+        instrs.iter().filter_map(targets_of).collect()
     }
 
     #[test]
@@ -198,8 +198,8 @@ mod tests {
     #[test]
     fn all_gather_input_is_read_once() {
         let fused = instrs(Collective::AllGather, "window_direct", true);
-        let both = vec![chunk_at(1, window(0)), chunk_at(1, output(1))];
-        assert_eq!(targets(&fused)[0], both);
+        let window_and_output = vec![chunk_at(1, window(0)), chunk_at(1, output(1))];
+        assert_eq!(targets(&fused)[0], window_and_output);
         assert!(targets(&fused)[1..].iter().all(|targets| targets.len() == 1));
         let apart = instrs(Collective::AllGather, "window_direct", false);
         assert!(targets(&apart).iter().all(|targets| targets.len() == 1));
@@ -208,8 +208,8 @@ mod tests {
 
     #[test]
     fn zero_copy_result_is_written_to_all_ranks_at_once() {
-        let all = targets(&instrs(Collective::AllReduce, "zero_copy", true));
-        assert_eq!(all, [[1, 2, 0].map(|rank| chunk_at(rank, output(1)))]);
+        let written = targets(&instrs(Collective::AllReduce, "zero_copy", true));
+        assert_eq!(written, [[1, 2, 0].map(|rank| chunk_at(rank, output(1)))]);
         let Instr::Transfer(transfer) = &instrs(Collective::AllReduce, "zero_copy", true)[3] else {
             panic!("the transfer follows a signal and two waits");
         };
@@ -220,8 +220,9 @@ mod tests {
     fn reduction_of_several_passes_keeps_one_target() {
         let fused = |operands: u32| {
             let mut builder = ProgramBuilder::new(0);
-            let from: Vec<ChunkRef> = (0..operands).map(|index| chunk_at(0, input(index as usize))).collect();
-            builder.step(Step::Reduce { from, into: chunk_at(1, window(0)), finish: true });
+            let operands: Vec<ChunkRef> =
+                (0..operands).map(|index| chunk_at(0, input(index as usize))).collect();
+            builder.step(Step::Reduce { from: operands, into: chunk_at(1, window(0)), finish: true });
             builder.get(1, window(0), output(0));
             lower(builder.finish(0, 1), 0, true).remove(0).instrs.len() == 1
         };
@@ -231,9 +232,9 @@ mod tests {
     #[test]
     fn steps_with_others_between_stay_apart() {
         let mut builder = ProgramBuilder::new(0);
-        let own = |chunk| chunk_at(0, chunk);
-        builder.reduce(vec![own(input(0))], window(0), true).wait(1, 1).copy(window(0), output(0));
-        builder.reduce(vec![own(input(0))], window(1), true).copy(window(0), output(1));
+        let own_chunk = |chunk| chunk_at(0, chunk);
+        builder.reduce(vec![own_chunk(input(0))], window(0), true).wait(1, 1).copy(window(0), output(0));
+        builder.reduce(vec![own_chunk(input(0))], window(1), true).copy(window(0), output(1));
         let instrs = lower(builder.finish(0, 2), 0, true).remove(0).instrs;
         assert_eq!(instrs.len(), 5);
     }

@@ -98,8 +98,9 @@ mod tests {
     #[test]
     fn permuted_rings_are_correct() {
         let collectives = [Collective::AllReduce, Collective::AllGather, Collective::ReduceScatter];
-        for (collective, name) in
-            collectives.iter().flat_map(|&all| ["ring", "bidirectional_ring"].map(|name| (all, name)))
+        for (collective, name) in collectives
+            .iter()
+            .flat_map(|&collective| ["ring", "bidirectional_ring"].map(|name| (collective, name)))
         {
             let algorithm = find(collective, name).unwrap();
             ORDERS.iter().for_each(|order| assert_permuted_is_correct(algorithm, 0, order));

@@ -77,8 +77,8 @@ pub(crate) fn run_joins(joins: Vec<(JoinArgs, &[&str])>) -> Report {
 
 fn sizes() -> Report {
     let id = id();
-    let one = Communicator::join(&id, 0, 1, &long_timeout()).expect("a world of one");
-    sums(&one);
+    let comm = Communicator::join(&id, 0, 1, &long_timeout()).expect("a world of one");
+    sums(&comm);
     assert!(Communicator::builder().config(&long_timeout()).local(0).is_err());
     run_joins(vec![
         (join_args(&id, 0, 0), &["rank 0 of 0"]),

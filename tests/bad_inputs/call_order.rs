@@ -23,8 +23,8 @@ fn orders() -> Report {
         let (first, second): (&Communicator, &Communicator) =
             if comm.rank() == 0 { (comm, &other) } else { (&other, comm) };
         let begun = Instant::now();
-        let own = 8 + comm.rank();
-        let error = first.all_reduce(&mut vec![1.0f32; own], Sum).expect_err("they wait for each other");
+        let count = 8 + comm.rank();
+        let error = first.all_reduce(&mut vec![1.0f32; count], Sum).expect_err("they wait for each other");
         let time = begun.elapsed();
         together.wait();
         assert!(
@@ -41,12 +41,12 @@ fn orders() -> Report {
 
 fn in_place() -> Report {
     works(3, |comm| {
-        let mut own = [comm.rank() as f32; 100];
+        let mut values = [comm.rank() as f32; 100];
         match comm.rank() {
-            1 => comm.all_reduce(&mut own, Sum).expect("it is legal"),
-            _ => comm.all_reduce_into(&own.clone(), &mut own, Sum).expect("it is legal"),
+            1 => comm.all_reduce(&mut values, Sum).expect("it is legal"),
+            _ => comm.all_reduce_into(&values.clone(), &mut values, Sum).expect("it is legal"),
         }
-        assert_eq!(own, [3.0; 100]);
+        assert_eq!(values, [3.0; 100]);
     })
 }
 

@@ -69,12 +69,12 @@ fn forked() -> Report {
             if comm.rank() > 0 {
                 return sums_again(&comm);
             }
-            let (begun, mut own) = (Instant::now(), Some(comm));
+            let (begun, mut held) = (Instant::now(), Some(comm));
             // The child gets a copy.
-            let story = run_in_forked_child(|| in_the_child(own.take().expect("its copy")));
+            let story = run_in_forked_child(|| in_the_child(held.take().expect("its copy")));
             let (story, time) = (story.expect("the child does not wait for ever"), begun.elapsed());
             assert!(story.contains("was forked from process"), "{story}");
-            sums_again(&own.expect("the parent has its own"));
+            sums_again(&held.expect("the parent has its own"));
             (story, time)
         });
         told.time = results.iter().fold(told.time, |time, result| time.max(result.1));
@@ -94,8 +94,8 @@ fn in_the_child(comm: Communicator) -> String {
     let error = comm.barrier().expect_err("it is the parent's");
     assert!(matches!(error.kind(), ErrorKind::InvalidUsage(_)) && started.kind() == error.kind());
     // Its own it may have.
-    let own = Communicator::builder().config(&long_timeout()).local(1).expect("one").remove(0);
-    own.barrier().expect("it is the child's");
+    let local = Communicator::builder().config(&long_timeout()).local(1).expect("one").remove(0);
+    local.barrier().expect("it is the child's");
     drop(comm);
     error.to_string()
 }

@@ -101,8 +101,9 @@ fn variables() -> Report {
     ];
     let tell = |(name, value): (&str, &str)| {
         let vars = |variable: &str| {
-            let own = (variable == name).then_some(value);
-            own.or_else(|| good.iter().find(|(key, _)| *key == variable).map(|(_, value)| *value))
+            let replaced = (variable == name).then_some(value);
+            replaced
+                .or_else(|| good.iter().find(|(key, _)| *key == variable).map(|(_, value)| *value))
                 .map(str::to_owned)
         };
         let story = RankInfo::from_vars(vars).expect_err(name).to_string();

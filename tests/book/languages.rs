@@ -107,7 +107,7 @@ fn without_form(name: &str) -> &str {
 
 /// Adds a call under the name that languages have in common.
 fn add(calls: &mut Calls, language: Language, name: &str) {
-    let other = OTHER_NAMES.iter().find(|(of, here, _)| *of == language && *here == name);
+    let other = OTHER_NAMES.iter().find(|(owner, here, _)| *owner == language && *here == name);
     let last = name.rsplit([':', '.']).next().unwrap_or(name);
     let usual = match language {
         Rust => without_form(last),
@@ -214,7 +214,8 @@ fn calls() -> Calls {
 #[test]
 fn languages_page_matches_the_sources() {
     let calls = calls();
-    let counts = LANGUAGES.map(|one| calls.values().filter(|names| !names[one as usize].is_empty()).count());
+    let counts =
+        LANGUAGES.map(|language| calls.values().filter(|names| !names[language as usize].is_empty()).count());
     assert!(counts.iter().all(|&count| count > 40), "{counts:?}");
     let found = unexplained(&calls);
     assert!(

@@ -5,22 +5,23 @@ use crate::world::{config, ll_config, run};
 use unisono::ErrorKind;
 use unisono::schedule::{Algorithm, Collective};
 
-/// Returns the elements that `from` sends to `to`.
-fn count(from: usize, to: usize) -> usize {
-    [0, 700, 3, 2000][(from * 2 + to) % 4]
+/// Returns the elements that `sender` sends to `receiver`.
+fn count(sender: usize, receiver: usize) -> usize {
+    [0, 700, 3, 2000][(sender * 2 + receiver) % 4]
 }
 
-fn element(from: usize, to: usize, index: usize) -> i32 {
-    (from * 100_000 + to * 10_000 + index) as i32
+fn element(sender: usize, receiver: usize, index: usize) -> i32 {
+    (sender * 100_000 + receiver * 10_000 + index) as i32
 }
 
 #[test]
 fn all_to_all_v_allows_any_lengths() {
     run(3, &config(), |comm, stream| {
         let (rank, ranks) = (comm.rank(), comm.size());
-        let sends: Vec<usize> = (0..ranks).map(|to| count(rank, to)).collect();
-        let receives: Vec<usize> = (0..ranks).map(|from| count(from, rank)).collect();
-        let sent = |to: usize| (0..count(rank, to)).map(move |index| element(rank, to, index));
+        let sends: Vec<usize> = (0..ranks).map(|receiver| count(rank, receiver)).collect();
+        let receives: Vec<usize> = (0..ranks).map(|sender| count(sender, rank)).collect();
+        let sent =
+            |receiver: usize| (0..count(rank, receiver)).map(move |index| element(rank, receiver, index));
         let input = comm.gpu().upload(&(0..ranks).flat_map(sent).collect::<Vec<_>>()).unwrap();
         let mut output = comm.gpu().alloc::<i32>(receives.iter().sum()).unwrap();
         for _ in 0..2 {
@@ -33,7 +34,7 @@ fn all_to_all_v_allows_any_lengths() {
             .unwrap();
         graph.launch(&stream).unwrap();
         comm.synchronize(&stream).unwrap();
-        let got = |from: usize| (0..count(from, rank)).map(move |index| element(from, rank, index));
+        let got = |sender: usize| (0..count(sender, rank)).map(move |index| element(sender, rank, index));
         let wanted: Vec<i32> = (0..ranks).flat_map(got).collect();
         assert_eq!(output.to_vec(&stream).unwrap(), wanted);
         assert_eq!(again.to_vec(&stream).unwrap(), wanted);
@@ -61,8 +62,8 @@ fn count_mismatch_names_both_ranks() {
 fn first_call_can_be_captured() {
     run(2, &config(), |comm, stream| {
         let counts = [5, 2000];
-        let own = vec![comm.rank() as i32 + 1; counts[comm.rank()]];
-        let input = comm.gpu().upload(&own).unwrap();
+        let values = vec![comm.rank() as i32 + 1; counts[comm.rank()]];
+        let input = comm.gpu().upload(&values).unwrap();
         let mut output = comm.gpu().alloc::<i32>(2005).unwrap();
         let mut swapped = comm.gpu().upload(&[comm.rank() as u8; 6]).unwrap();
         let graph = stream.capture(|stream| {

@@ -16,9 +16,10 @@ pub(crate) fn exercise<T: Element + Debug>(comm: &DeviceCommunicator, stream: &S
     let poison = T::from_f64(5.0);
     let length = wanted.len().max(input.len());
     let mut buffer = vec![poison; length + 2 * GUARD];
-    let (from, into) = if case.in_place { in_place_offsets(&case, ranks, rank) } else { (0, 0) };
+    let (input_offset, output_offset) =
+        if case.in_place { in_place_offsets(&case, ranks, rank) } else { (0, 0) };
     if case.in_place {
-        buffer[GUARD + from..][..input.len()].copy_from_slice(&input);
+        buffer[GUARD + input_offset..][..input.len()].copy_from_slice(&input);
     }
     let mut memory = comm.gpu().upload(&buffer).unwrap();
     let inner = GUARD..GUARD + if case.in_place { length } else { wanted.len() };
@@ -27,7 +28,7 @@ pub(crate) fn exercise<T: Element + Debug>(comm: &DeviceCommunicator, stream: &S
     comm.synchronize(stream).unwrap_or_else(|error| panic!("{case:?} at rank {rank}: {error}"));
     let found = memory.to_vec(stream).unwrap();
     for (index, &wanted) in wanted.iter().enumerate() {
-        let found = found[GUARD + into + index];
+        let found = found[GUARD + output_offset + index];
         assert_eq!(found, T::from_f64(wanted), "{case:?} at rank {rank} of {ranks}, element {index}");
     }
     let guards = found[..GUARD].iter().chain(&found[GUARD + length..]);
@@ -39,12 +40,12 @@ const GUARD: usize = 17;
 
 /// Returns the offsets of (input, output) in a buffer for both.
 fn in_place_offsets(case: &Case, ranks: usize, rank: usize) -> (usize, usize) {
-    let own = if ranks > rank { rank * case.count } else { 0 };
+    let own_offset = if ranks > rank { rank * case.count } else { 0 };
     match case.collective {
-        Collective::AllGather => (own, 0),
-        Collective::ReduceScatter => (0, own),
-        Collective::Gather if rank == case.root => (own, 0),
-        Collective::Scatter if rank == case.root => (0, own),
+        Collective::AllGather => (own_offset, 0),
+        Collective::ReduceScatter => (0, own_offset),
+        Collective::Gather if rank == case.root => (own_offset, 0),
+        Collective::Scatter if rank == case.root => (0, own_offset),
         _ => (0, 0),
     }
 }
@@ -244,8 +245,8 @@ fn long_byte_slices_are_summed_once() {
 fn uneven_shares_are_correct() {
     run(3, &config(), |comm, stream| {
         let counts = [5, 0, 2000];
-        let own = vec![comm.rank() as i32; counts[comm.rank()]];
-        let input = comm.gpu().upload(&own).unwrap();
+        let values = vec![comm.rank() as i32; counts[comm.rank()]];
+        let input = comm.gpu().upload(&values).unwrap();
         let mut output = comm.gpu().alloc::<i32>(2005).unwrap();
         comm.all_gather_v(&stream, &input, &mut output, &counts).unwrap();
         comm.synchronize(&stream).unwrap();

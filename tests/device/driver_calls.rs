@@ -28,8 +28,8 @@ const OPERATIONS: [Operation; 17] = [
     ("all_gather_in_place", 2, |comm, stream, buffers| comm.all_gather_in_place(stream, &mut buffers.all)),
     ("all_gather_v", 2, |comm, stream, buffers| {
         let counts = [COUNT, 2 * COUNT, 0];
-        let own = counts[comm.rank()];
-        comm.all_gather_v(stream, &buffers.other.view(..own), &mut buffers.all, &counts)
+        let count = counts[comm.rank()];
+        comm.all_gather_v(stream, &buffers.other.view(..count), &mut buffers.all, &counts)
     }),
     ("reduce_scatter", 2, |comm, stream, buffers| {
         comm.reduce_scatter(stream, &buffers.all, &mut buffers.one, Sum)
@@ -61,11 +61,11 @@ const OPERATIONS: [Operation; 17] = [
     }),
     ("barrier", 2, |comm, stream, _| comm.barrier(stream)),
     ("send and recv", 2, |comm, stream, buffers| {
-        let (next, before) = ((comm.rank() + 1) % RANKS, (comm.rank() + RANKS - 1) % RANKS);
+        let (next, previous) = ((comm.rank() + 1) % RANKS, (comm.rank() + RANKS - 1) % RANKS);
         let Buffers { one, other, .. } = buffers;
-        let into = &mut other.view_mut(..COUNT);
+        let target = &mut other.view_mut(..COUNT);
         comm.group(stream, |group| {
-            group.send(&*one, next).recv(into, before);
+            group.send(&*one, next).recv(target, previous);
         })
     }),
 ];
@@ -87,10 +87,10 @@ const MEMORY_CALLS: [&str; 7] = [
 ];
 
 /// Calls of this process by name, since the last ones.
-fn calls_since(before: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
+fn calls_since(earlier: &BTreeMap<String, u64>) -> BTreeMap<String, u64> {
     let calls = emulator::calls().unwrap().into_iter();
     let new = calls.map(|(name, count)| {
-        let more = count - before.get(&name).copied().unwrap_or(0);
+        let more = count - earlier.get(&name).copied().unwrap_or(0);
         (name, more)
     });
     new.filter(|&(_, count)| count > 0).collect()
@@ -104,7 +104,7 @@ fn repeated_operations_make_few_driver_calls() {
     {
         return;
     }
-    let (before, after) = (Barrier::new(RANKS), Barrier::new(RANKS));
+    let (start, end) = (Barrier::new(RANKS), Barrier::new(RANKS));
     run(RANKS, &config(), |comm, stream| {
         let alloc = |count| comm.gpu().alloc::<f32>(count).unwrap();
         let mut buffers =
@@ -116,17 +116,17 @@ fn repeated_operations_make_few_driver_calls() {
             // The first use of a plan writes its tables.
             repeat(2);
             comm.synchronize(&stream).unwrap();
-            before.wait();
+            start.wait();
             let known = emulator::calls().unwrap();
-            before.wait();
+            start.wait();
             let mut heap = 0;
             for _ in 0..REPETITIONS {
                 let (allocations, ()) = count_allocations(|| repeat(1));
                 heap += allocations;
             }
-            after.wait();
+            end.wait();
             let calls = calls_since(&known);
-            after.wait();
+            end.wait();
             comm.synchronize(&stream).unwrap();
             let total: u64 = calls.values().sum();
             let allowed = RANKS as u64 * REPETITIONS * calls_max;

@@ -18,14 +18,15 @@ const SIZES: DeviceGeometry = DeviceGeometry {
 /// Returns whether each of two ranks receives the other's data, where rank 0 uses `theirs` as rank
 /// 1's endpoint.
 fn link_test(arenas: &[PeerMemory; 2], theirs: &PeerMemory) -> [bool; 2] {
-    let [zero, one] = arenas;
+    let [first_arena, second_arena] = arenas;
     std::thread::scope(|scope| {
         let first = scope.spawn(|| {
-            let reached = [None, Some(zero.map(&theirs.export().unwrap()).unwrap())];
-            zero.prepare_link_test(&reached).unwrap().expect("two GPUs").run(LIMIT).unwrap()[1]
+            let reached = [None, Some(first_arena.map(&theirs.export().unwrap()).unwrap())];
+            first_arena.prepare_link_test(&reached).unwrap().expect("two GPUs").run(LIMIT).unwrap()[1]
         });
-        let reached = [Some(one.map(&zero.export().unwrap()).unwrap()), None];
-        let second = one.prepare_link_test(&reached).unwrap().expect("two GPUs").run(LIMIT).unwrap()[0];
+        let reached = [Some(second_arena.map(&first_arena.export().unwrap()).unwrap()), None];
+        let second =
+            second_arena.prepare_link_test(&reached).unwrap().expect("two GPUs").run(LIMIT).unwrap()[0];
         [first.join().unwrap(), second]
     })
 }
@@ -51,19 +52,19 @@ fn misrouted_link_is_detected() {
 #[test]
 fn memory_on_the_same_gpu_needs_no_test() {
     let Some(gpu) = gpu() else { return };
-    let [own, other] = [0, 1].map(|rank| PeerMemory::new(&gpu, rank, Layout::new(SIZES).unwrap()).unwrap());
-    let reached = [None, Some(own.map(&other.export().unwrap()).unwrap())];
-    assert!(own.prepare_link_test(&reached).unwrap().is_none());
+    let [arena, other] = [0, 1].map(|rank| PeerMemory::new(&gpu, rank, Layout::new(SIZES).unwrap()).unwrap());
+    let reached = [None, Some(arena.map(&other.export().unwrap()).unwrap())];
+    assert!(arena.prepare_link_test(&reached).unwrap().is_none());
 }
 
 #[test]
 fn links_unreachable_by_any_rank_are_not_used() {
     let Some(gpu) = gpu() else { return };
     let endpoint = |reach| {
-        let [own, other] =
+        let [arena, other] =
             [0, 1].map(|rank| PeerMemory::new(&gpu, rank, Layout::new(SIZES).unwrap()).unwrap());
-        let reached = own.map(&other.export().unwrap()).unwrap();
-        Endpoint::new(own, vec![Peer::Local, Peer::Direct(reached)], reach, RESERVE).unwrap()
+        let reached = arena.map(&other.export().unwrap()).unwrap();
+        Endpoint::new(arena, vec![Peer::Local, Peer::Direct(reached)], reach, RESERVE).unwrap()
     };
     assert!(endpoint(Reach::complete(2)).all_peers_direct());
     let other_does_not = Reach::from_rows(2, &[1, 1, 0, 1]);

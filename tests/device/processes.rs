@@ -42,13 +42,13 @@ fn exchange(id: &UniqueId, rank: usize) {
 /// Returns the unique id of the next bootstrap, which rank 0 makes.
 fn share(comm: &Communicator) -> UniqueId {
     let mut text = [0u8; 256];
-    let own = (comm.rank() == 0).then(|| UniqueId::new(std::net::Ipv4Addr::LOCALHOST.into()).unwrap());
-    if let Some(id) = &own {
+    let own_id = (comm.rank() == 0).then(|| UniqueId::new(std::net::Ipv4Addr::LOCALHOST.into()).unwrap());
+    if let Some(id) = &own_id {
         let id = id.to_string();
         text[..id.len()].copy_from_slice(id.as_bytes());
     }
     comm.broadcast(&mut text, 0).unwrap();
-    own.unwrap_or_else(|| std::str::from_utf8(&text).unwrap().trim_end_matches('\0').parse().unwrap())
+    own_id.unwrap_or_else(|| std::str::from_utf8(&text).unwrap().trim_end_matches('\0').parse().unwrap())
 }
 
 /// Each rank reads and writes the other's symmetric buffer in place.

@@ -3,16 +3,12 @@
 use crate::collectives::{case, exercise};
 use crate::world::{config, gpu, run};
 use std::error::Error as _;
-use std::fmt::Debug;
 use std::process::Command;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use tracing::field::Field;
-use tracing::{Event, Level, Metadata, Subscriber, span};
 use unisono::device::{DeviceCommunicator, Gpu, GpuError, Stream};
 use unisono::schedule::Collective;
 use unisono::{Communicator, Config, Error, Sum, Transport, UniqueId};
 use unisono_cuda::emulator;
+use unisono_transports::testing::warnings::Warnings;
 
 /// Runs `body` in a process of its own with this many hardware queues.
 fn with_queues(test: &str, queues: &str, body: impl FnOnce()) {
@@ -124,12 +120,14 @@ fn sixteen_ranks_share_a_gpu() {
 
 fn exchange_uneven(comm: &DeviceCommunicator, stream: &Stream) {
     let (rank, ranks) = (comm.rank(), comm.size());
-    let count = |from: usize, to: usize| (from * 7 + to * 3) % 5 * 300;
-    let value = |from: usize, to: usize, index: usize| (from * 1_000_000 + to * 10_000 + index) as i32;
-    let sends: Vec<usize> = (0..ranks).map(|to| count(rank, to)).collect();
-    let receives: Vec<usize> = (0..ranks).map(|from| count(from, rank)).collect();
-    let sent = |to: usize| (0..count(rank, to)).map(move |index| value(rank, to, index));
-    let wanted = |from: usize| (0..count(from, rank)).map(move |index| value(from, rank, index));
+    let count = |sender: usize, receiver: usize| (sender * 7 + receiver * 3) % 5 * 300;
+    let value = |sender: usize, receiver: usize, index: usize| {
+        (sender * 1_000_000 + receiver * 10_000 + index) as i32
+    };
+    let sends: Vec<usize> = (0..ranks).map(|receiver| count(rank, receiver)).collect();
+    let receives: Vec<usize> = (0..ranks).map(|sender| count(sender, rank)).collect();
+    let sent = |receiver: usize| (0..count(rank, receiver)).map(move |index| value(rank, receiver, index));
+    let wanted = |sender: usize| (0..count(sender, rank)).map(move |index| value(sender, rank, index));
     let input = comm.gpu().upload(&(0..ranks).flat_map(sent).collect::<Vec<_>>()).unwrap();
     let mut output = comm.gpu().alloc::<i32>(receives.iter().sum()).unwrap();
     comm.all_to_all_v(stream, &input, &sends, &mut output, &receives).unwrap();
@@ -140,11 +138,11 @@ fn exchange_uneven(comm: &DeviceCommunicator, stream: &Stream) {
 /// One group that sends to all ranks, those of the lowest numbers first, and receives from all.
 fn exchange_with_all(comm: &DeviceCommunicator, stream: &Stream) {
     let ranks = comm.size();
-    let own = comm.gpu().upload(&vec![comm.rank() as u32; 2500]).unwrap();
+    let values = comm.gpu().upload(&vec![comm.rank() as u32; 2500]).unwrap();
     let mut found: Vec<_> = (0..ranks).map(|_| comm.gpu().alloc::<u32>(2500).unwrap()).collect();
     comm.group(stream, |group| {
         for (peer, found) in found.iter_mut().enumerate() {
-            group.send(&own, peer).recv(found, peer);
+            group.send(&values, peer).recv(found, peer);
         }
     })
     .unwrap();
@@ -165,11 +163,11 @@ struct Planned {
 /// Returns pseudorandom numbers below a limit.
 fn random(seed: u64) -> impl FnMut(usize) -> usize {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-    move |below| {
+    move |limit| {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
-        (state >> 33) as usize % below
+        (state >> 33) as usize % limit
     }
 }
 
@@ -180,12 +178,13 @@ fn run_planned(comm: &DeviceCommunicator, stream: &Stream, planned: &[Planned], 
     let data = |number: usize| -> Vec<u16> {
         (0..planned[number].count).map(|index| (number * 1009 + index) as u16).collect()
     };
-    let of =
+    let numbers =
         |end: fn(&Planned) -> usize| (0..planned.len()).filter(move |&number| end(&planned[number]) == rank);
     let sent: Vec<_> =
-        of(|each| each.from).map(|number| (number, gpu.upload(&data(number)).unwrap())).collect();
-    let mut received: Vec<_> =
-        of(|each| each.to).map(|number| (number, gpu.alloc::<u16>(planned[number].count).unwrap())).collect();
+        numbers(|each| each.from).map(|number| (number, gpu.upload(&data(number)).unwrap())).collect();
+    let mut received: Vec<_> = numbers(|each| each.to)
+        .map(|number| (number, gpu.alloc::<u16>(planned[number].count).unwrap()))
+        .collect();
     let mut next = random(seed + rank as u64);
     let keys: Vec<usize> = (0..comm.size()).map(|_| next(1000)).collect();
     let mut sends: Vec<_> = sent.iter().collect();
@@ -253,8 +252,8 @@ fn work_at_once<'c>(gpu: &Gpu, comms: impl Iterator<Item = &'c Communicator>) {
     let mut values: Vec<_> = comms.iter().map(|_| gpu.upload(&vec![1i32; 30_000]).unwrap()).collect();
     let streams: Vec<_> = comms.iter().map(|_| gpu.stream().unwrap()).collect();
     for turn in 0..12 {
-        let at = if comms[0].rank() == 0 { turn % 6 } else { 5 - turn % 6 };
-        comms[at].all_reduce(&streams[at], &mut values[at], Sum).unwrap();
+        let index = if comms[0].rank() == 0 { turn % 6 } else { 5 - turn % 6 };
+        comms[index].all_reduce(&streams[index], &mut values[index], Sum).unwrap();
     }
     for ((comm, stream), values) in comms.iter().zip(&streams).zip(&values) {
         comm.synchronize(stream).unwrap();
@@ -285,46 +284,13 @@ fn share_blocks(id: &UniqueId, rank: usize) {
     let gpu = gpu().unwrap();
     let comm = Communicator::join(id, rank, 2, &with_channels(8).with_transport(Transport::Tcp)).unwrap();
     let stream = gpu.stream().unwrap();
-    let warnings = Warnings::default();
+    let warnings = Warnings::of("device");
     let first = tracing::subscriber::with_default(warnings.clone(), || comm.to_device(&gpu).unwrap());
-    assert_eq!(warnings.count(), 1 - rank, "one rank tells that the driver shares out time");
+    let texts = warnings.texts();
+    let about_mps = texts.iter().filter(|text| text.contains("nvidia-cuda-mps-control"));
+    assert_eq!(about_mps.count(), 1 - rank, "one rank tells that the driver shares out time: {texts:?}");
     assert_eq!(first.channels(), 3, "both processes together have 12 blocks");
     sum_of_ones(&first, &stream, 3000);
     let error = comm.to_device(&gpu).map(drop).unwrap_err().to_string();
     assert!(error.contains("blocks at once"), "{error}");
-}
-
-/// Counts the warnings of a thread about processes that share a GPU without MPS.
-#[derive(Clone, Default)]
-struct Warnings(Arc<AtomicUsize>);
-
-impl Warnings {
-    fn count(&self) -> usize {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-impl Subscriber for Warnings {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.target() == "device" && *metadata.level() == Level::WARN
-    }
-
-    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-        span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-
-    fn event(&self, event: &Event<'_>) {
-        event.record(&mut |_: &Field, value: &dyn Debug| {
-            let names_mps = format!("{value:?}").contains("nvidia-cuda-mps-control");
-            self.0.fetch_add(usize::from(names_mps), Ordering::Relaxed);
-        });
-    }
-
-    fn enter(&self, _: &span::Id) {}
-
-    fn exit(&self, _: &span::Id) {}
 }

@@ -10,19 +10,19 @@ fn groups_match_in_any_order() {
         let long = comm.gpu().upload(&vec![rank as u32; 10_000]).unwrap();
         let short = comm.gpu().upload(&[rank as u8; 3]).unwrap();
         let mut long_in = comm.gpu().alloc::<u32>(10_000).unwrap();
-        let (mut short_in, mut own) =
+        let (mut short_in, mut own_in) =
             (comm.gpu().alloc::<u8>(3).unwrap(), comm.gpu().alloc::<u8>(3).unwrap());
         for _ in 0..3 {
             comm.group(&stream, |group| {
                 group.recv(&mut long_in, previous).send(&short, previous).send(&long, next);
-                group.recv(&mut short_in, next).send(&short, rank).recv(&mut own, rank);
+                group.recv(&mut short_in, next).send(&short, rank).recv(&mut own_in, rank);
             })
             .unwrap();
         }
         comm.synchronize(&stream).unwrap();
         assert_eq!(long_in.to_vec(&stream).unwrap(), vec![previous as u32; 10_000]);
         assert_eq!(short_in.to_vec(&stream).unwrap(), [next as u8; 3]);
-        assert_eq!(own.to_vec(&stream).unwrap(), [rank as u8; 3]);
+        assert_eq!(own_in.to_vec(&stream).unwrap(), [rank as u8; 3]);
     });
 }
 

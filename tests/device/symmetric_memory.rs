@@ -28,44 +28,44 @@ fn symmetric_buffers_are_accessed_in_place() {
         run(ranks, &config(), |comm, stream| {
             let rank = comm.rank();
             let mut memory = comm.alloc_symmetric::<i32>(ranks * COUNT + 2 * GUARD).unwrap();
-            let mut from = comm.alloc_symmetric::<i32>(ranks * COUNT).unwrap();
-            let whole = GUARD..GUARD + ranks * COUNT;
+            let mut source = comm.alloc_symmetric::<i32>(ranks * COUNT).unwrap();
+            let inner = GUARD..GUARD + ranks * COUNT;
             let zerocopy = |collective| comm.set_algorithm(collective, Some("zero_copy")).unwrap();
             let read = |memory: &Buffer<i32>| {
                 comm.synchronize(&stream).unwrap();
                 let found = memory.to_vec(&stream).unwrap();
                 assert!(found[..GUARD].iter().chain(&found[found.len() - GUARD..]).all(|guard| *guard == 0));
-                found[whole.clone()].to_vec()
+                found[inner.clone()].to_vec()
             };
             zerocopy(Collective::AllReduce);
-            from.write(&stream, &elements(rank, 0..ranks * COUNT)).unwrap();
-            comm.all_reduce_into(&stream, &from, &mut memory.view_mut(whole.clone()), Sum).unwrap();
+            source.write(&stream, &elements(rank, 0..ranks * COUNT)).unwrap();
+            comm.all_reduce_into(&stream, &source, &mut memory.view_mut(inner.clone()), Sum).unwrap();
             assert_eq!(comm.last_algorithm().map(|row| row.name), Some("zero_copy"));
             let sums: Vec<i32> = (0..ranks * COUNT).map(|index| sum(ranks, index)).collect();
             assert_eq!(read(&memory), sums);
             // The inputs in place are equal on all ranks.
-            comm.all_reduce(&stream, &mut memory.view_mut(whole.clone()), Sum).unwrap();
+            comm.all_reduce(&stream, &mut memory.view_mut(inner.clone()), Sum).unwrap();
             assert_eq!(read(&memory), sums.iter().map(|sum| sum * ranks as i32).collect::<Vec<_>>());
 
             zerocopy(Collective::AllGather);
-            let own = memory.view(..).len();
-            assert_eq!(own, ranks * COUNT + 2 * GUARD);
+            let length = memory.view(..).len();
+            assert_eq!(length, ranks * COUNT + 2 * GUARD);
             let part = GUARD + rank * COUNT..GUARD + (rank + 1) * COUNT;
             memory.view_mut(part).write(&stream, &elements(rank, 0..COUNT)).unwrap();
-            comm.all_gather_in_place(&stream, &mut memory.view_mut(whole.clone())).unwrap();
-            let all: Vec<i32> = (0..ranks).flat_map(|from| elements(from, 0..COUNT)).collect();
-            assert_eq!(read(&memory), all);
+            comm.all_gather_in_place(&stream, &mut memory.view_mut(inner.clone())).unwrap();
+            let gathered: Vec<i32> = (0..ranks).flat_map(|sender| elements(sender, 0..COUNT)).collect();
+            assert_eq!(read(&memory), gathered);
 
             zerocopy(Collective::ReduceScatter);
             let mut share = comm.gpu().alloc::<i32>(COUNT).unwrap();
-            comm.reduce_scatter(&stream, &from, &mut share, Sum).unwrap();
+            comm.reduce_scatter(&stream, &source, &mut share, Sum).unwrap();
             comm.synchronize(&stream).unwrap();
             assert_eq!(share.to_vec(&stream).unwrap(), sums[rank * COUNT..(rank + 1) * COUNT]);
 
             zerocopy(Collective::Broadcast);
-            comm.broadcast(&stream, &mut from, ranks - 1).unwrap();
+            comm.broadcast(&stream, &mut source, ranks - 1).unwrap();
             comm.synchronize(&stream).unwrap();
-            assert_eq!(from.to_vec(&stream).unwrap(), elements(ranks - 1, 0..ranks * COUNT));
+            assert_eq!(source.to_vec(&stream).unwrap(), elements(ranks - 1, 0..ranks * COUNT));
         });
     }
 }
@@ -75,12 +75,12 @@ fn large_ops_select_zero_copy_automatically() {
     run(2, &config(), |comm, stream| {
         let name = || comm.last_algorithm().map(|row| row.name);
         let mut symmetric = comm.alloc_symmetric::<f32>(20_000).unwrap();
-        let mut own = comm.gpu().alloc::<f32>(20_000).unwrap();
+        let mut ordinary = comm.gpu().alloc::<f32>(20_000).unwrap();
         symmetric.write(&stream, &vec![comm.rank() as f32 + 0.5; 20_000]).unwrap();
         let graph = stream.capture(|stream| comm.all_reduce(stream, &mut symmetric, ReduceOp::Avg)).unwrap();
         assert_eq!(name(), Some("zero_copy"));
         graph.launch(&stream).unwrap();
-        comm.all_reduce(&stream, &mut own, Sum).unwrap();
+        comm.all_reduce(&stream, &mut ordinary, Sum).unwrap();
         assert_ne!(name(), Some("zero_copy"), "ordinary memory");
         comm.all_reduce(&stream, &mut symmetric, ReduceOp::pre_mul_sum(2.0f32)).unwrap();
         assert_eq!(name(), Some("zero_copy_scaled"), "factors are each rank's own");
@@ -106,18 +106,21 @@ fn pre_mul_sum_zero_copy_is_bit_identical() {
         run(ranks, &config(), |comm, stream| {
             let (rank, name) = (comm.rank(), || comm.last_algorithm().map(|row| row.name));
             let factor = ReduceOp::pre_mul_sum(0.1f32 * (rank + 1) as f32);
-            let own: Vec<f32> = (0..COUNT).map(|index| fraction(rank, index)).collect();
-            let mut ordinary = comm.gpu().upload(&own).unwrap();
+            let values: Vec<f32> = (0..COUNT).map(|index| fraction(rank, index)).collect();
+            let mut ordinary = comm.gpu().upload(&values).unwrap();
             comm.all_reduce(&stream, &mut ordinary, factor).unwrap();
             assert_eq!(name(), Some("twoshot"));
             let (mut symmetric, mut other) = (
                 comm.alloc_symmetric::<f32>(COUNT).unwrap(),
                 comm.alloc_symmetric::<f32>(COUNT + GUARD).unwrap(),
             );
-            symmetric.write(&stream, &own).unwrap();
+            symmetric.write(&stream, &values).unwrap();
             let inner = &mut other.view_mut(..COUNT);
             comm.all_reduce_into(&stream, &symmetric, inner, factor).unwrap();
-            assert_eq!((name(), symmetric.to_vec(&stream).unwrap() == own), (Some("zero_copy_scaled"), true));
+            assert_eq!(
+                (name(), symmetric.to_vec(&stream).unwrap() == values),
+                (Some("zero_copy_scaled"), true)
+            );
             comm.all_reduce(&stream, &mut symmetric, factor).unwrap();
             comm.synchronize(&stream).unwrap();
             let bits = |found: Vec<f32>| found.into_iter().map(f32::to_bits).collect::<Vec<_>>();
@@ -137,8 +140,8 @@ fn narrow_floats_are_rounded_once() {
         comm.all_reduce(&stream, &mut symmetric, ReduceOp::pre_mul_sum(bf16::from_f32(0.1))).unwrap();
         assert_eq!(comm.last_algorithm().map(|row| row.name), Some("twoshot"));
         let mut share = comm.gpu().alloc::<f32>(20_000).unwrap();
-        let from = comm.alloc_symmetric::<f32>(40_000).unwrap();
-        comm.reduce_scatter(&stream, &from, &mut share, ReduceOp::pre_mul_sum(0.1f32)).unwrap();
+        let source = comm.alloc_symmetric::<f32>(40_000).unwrap();
+        comm.reduce_scatter(&stream, &source, &mut share, ReduceOp::pre_mul_sum(0.1f32)).unwrap();
         assert_ne!(comm.last_algorithm().map(|row| row.name), Some("zero_copy"), "inputs are left alone");
         comm.synchronize(&stream).unwrap();
     });
@@ -150,27 +153,27 @@ fn broadcast_root_buffer_need_not_be_symmetric() {
     for ranks in 1..=4 {
         run(ranks, &config(), |comm, stream| {
             let (gpu, rank) = (comm.gpu(), comm.rank());
-            let mut into = comm.alloc_symmetric::<i32>(COUNT + 2 * GUARD).unwrap();
-            let own = gpu.upload(&elements(rank, 0..COUNT)).unwrap();
+            let mut target = comm.alloc_symmetric::<i32>(COUNT + 2 * GUARD).unwrap();
+            let values = gpu.upload(&elements(rank, 0..COUNT)).unwrap();
             for root in 0..ranks {
-                let input = (rank == root).then_some(&own);
-                let inner = &mut into.view_mut(GUARD..GUARD + COUNT);
+                let input = (rank == root).then_some(&values);
+                let inner = &mut target.view_mut(GUARD..GUARD + COUNT);
                 comm.broadcast_into(&stream, input, inner, root).unwrap();
                 assert_eq!(comm.last_algorithm().map(|row| row.name), Some("zero_copy_push"));
                 comm.synchronize(&stream).unwrap();
-                let found = into.to_vec(&stream).unwrap();
+                let found = target.to_vec(&stream).unwrap();
                 assert!(found[GUARD..GUARD + COUNT] == elements(root, 0..COUNT), "from {root} to {rank}");
                 assert!(found[..GUARD].iter().chain(&found[GUARD + COUNT..]).all(|guard| *guard == 0));
             }
             // The root broadcasts in place and the others do not. Each rank may choose freely.
-            let inner = &mut into.view_mut(GUARD..GUARD + COUNT);
+            let inner = &mut target.view_mut(GUARD..GUARD + COUNT);
             inner.write(&stream, &elements(rank + 7, 0..COUNT)).unwrap();
             let called = match rank {
                 0 => comm.broadcast(&stream, inner, 0),
                 _ => comm.broadcast_into(&stream, None::<&Buffer<i32>>, inner, 0),
             };
             called.and_then(|()| comm.synchronize(&stream)).unwrap();
-            assert!(into.to_vec(&stream).unwrap()[GUARD..GUARD + COUNT] == elements(7, 0..COUNT));
+            assert!(target.to_vec(&stream).unwrap()[GUARD..GUARD + COUNT] == elements(7, 0..COUNT));
         });
     }
 }
@@ -183,17 +186,17 @@ fn uneven_shares_are_written_in_place() {
             let (rank, counts) = (comm.rank(), &counts[..ranks]);
             let total: usize = counts.iter().sum();
             let mut symmetric = comm.alloc_symmetric::<i32>(total + 2 * GUARD).unwrap();
-            let own = comm.gpu().upload(&elements(rank, 0..counts[rank])).unwrap();
+            let share = comm.gpu().upload(&elements(rank, 0..counts[rank])).unwrap();
             let inner = &mut symmetric.view_mut(GUARD..GUARD + total);
-            let graph = stream.capture(|stream| comm.all_gather_v(stream, &own, inner, counts)).unwrap();
+            let graph = stream.capture(|stream| comm.all_gather_v(stream, &share, inner, counts)).unwrap();
             assert_eq!(comm.last_algorithm().map(|row| row.name), Some("zero_copy"));
             for _ in 0..2 {
                 graph.launch(&stream).unwrap();
             }
             comm.synchronize(&stream).unwrap();
             let found = symmetric.to_vec(&stream).unwrap();
-            let all: Vec<i32> = (0..ranks).flat_map(|rank| elements(rank, 0..counts[rank])).collect();
-            assert!(found[GUARD..GUARD + total] == all, "{ranks} ranks");
+            let gathered: Vec<i32> = (0..ranks).flat_map(|rank| elements(rank, 0..counts[rank])).collect();
+            assert!(found[GUARD..GUARD + total] == gathered, "{ranks} ranks");
             assert!(found[..GUARD].iter().chain(&found[GUARD + total..]).all(|guard| *guard == 0));
         });
     }
@@ -204,8 +207,8 @@ fn mismatched_shares_fail_before_any_write() {
     let errors = run(2, &config(), |comm, stream| {
         let counts = [[30_000, 10_000], [10_000, 30_000]][comm.rank()];
         let mut symmetric = comm.alloc_symmetric::<i32>(40_000).unwrap();
-        let own = comm.gpu().upload(&vec![7; counts[comm.rank()]]).unwrap();
-        let called = comm.all_gather_v(&stream, &own, &mut symmetric, &counts);
+        let share = comm.gpu().upload(&vec![7; counts[comm.rank()]]).unwrap();
+        let called = comm.all_gather_v(&stream, &share, &mut symmetric, &counts);
         let error = called.and_then(|()| comm.synchronize(&stream)).unwrap_err();
         assert_eq!(symmetric.to_vec(&stream).unwrap(), vec![0; 40_000]);
         error
@@ -233,11 +236,11 @@ fn symmetric_memory_is_reused_after_all_drop() {
         comm.set_algorithm(Collective::AllReduce, Some("zero_copy")).unwrap();
         // Rank 0 keeps a buffer that the other rank drops.
         let kept = comm.alloc_symmetric::<i32>(40_000).unwrap();
-        let at = kept.address();
+        let address = kept.address();
         let _kept = (comm.rank() == 0).then_some(kept);
         let addresses: HashSet<u64> = (0..12).map(|_| repeated(&comm, &stream)).collect();
         assert!(addresses.len() < 12, "memory piles up: {addresses:?}");
-        assert!(!addresses.contains(&at), "given away while rank 0 has its own");
+        assert!(!addresses.contains(&address), "given away while rank 0 has its own");
     });
 }
 
@@ -247,7 +250,10 @@ fn repeated(comm: &DeviceCommunicator, stream: &Stream) -> u64 {
     symmetric.write(stream, &elements(comm.rank(), 0..40_000)).unwrap();
     comm.all_reduce(stream, &mut symmetric, Sum).unwrap();
     comm.synchronize(stream).unwrap();
-    assert_eq!(symmetric.view(..9).to_vec(stream).unwrap(), (0..9).map(|at| sum(2, at)).collect::<Vec<_>>());
+    assert_eq!(
+        symmetric.view(..9).to_vec(stream).unwrap(),
+        (0..9).map(|index| sum(2, index)).collect::<Vec<_>>()
+    );
     symmetric.address()
 }
 
@@ -271,8 +277,8 @@ fn symmetric_sizes_must_agree() {
         let error = comm.alloc_symmetric::<u8>(100 + comm.rank()).map(drop).unwrap_err();
         assert!(error.is_invalid_usage() && error.to_string().contains("asks for 10"), "{error}");
         comm.set_algorithm(Collective::AllReduce, Some("zero_copy")).unwrap();
-        let mut own = comm.gpu().alloc::<u8>(100).unwrap();
-        let error = comm.all_reduce(&stream, &mut own, Sum).unwrap_err();
+        let mut ordinary = comm.gpu().alloc::<u8>(100).unwrap();
+        let error = comm.all_reduce(&stream, &mut ordinary, Sum).unwrap_err();
         assert!(
             error.is_invalid_usage() && error.to_string().contains("needs buffers from `alloc_symmetric`"),
             "{error}"

@@ -119,8 +119,8 @@ fn config_mismatch_names_both_values() {
         let threads = [rank(0), rank(1)];
         for thread in threads {
             let error = thread.join().unwrap().to_string();
-            let both = "UNISONO_GPU_FIFO_SLOT_BYTES is 4096 on rank 0 and 8192 on rank 1";
-            assert!(error.contains(both), "{error}");
+            let mismatch = "UNISONO_GPU_FIFO_SLOT_BYTES is 4096 on rank 0 and 8192 on rank 1";
+            assert!(error.contains(mismatch), "{error}");
         }
     });
 }

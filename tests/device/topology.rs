@@ -18,10 +18,10 @@ fn in_pairs(test: &str, body: impl Fn(DeviceCommunicator, Stream) + Sync) {
         return;
     }
     emulator::set_gpu_count(4).unwrap();
-    for (from, to) in (0..4).flat_map(|from| (0..4).map(move |to| (from, to))) {
-        let direct = from % 2 == to % 2;
+    for (gpu, peer) in (0..4).flat_map(|gpu| (0..4).map(move |peer| (gpu, peer))) {
+        let direct = gpu % 2 == peer % 2;
         let path = unisono_cuda::device::PeerPath { direct, rank: 1, atomics: direct };
-        emulator::set_peer_path(from, to, path).unwrap();
+        emulator::set_peer_path(gpu, peer, path).unwrap();
     }
     let rank = |comm: Communicator| {
         let gpu = Gpu::open(comm.rank()).unwrap();
@@ -44,9 +44,9 @@ fn staged_paths_leave_direct_ones_as_they_are() {
         return;
     }
     emulator::set_gpu_count(4).unwrap();
-    for from in 0..4 {
+    for gpu in 0..4 {
         let path = unisono_cuda::device::PeerPath { direct: false, rank: 1, atomics: false };
-        emulator::set_peer_path(from, (from + 2) % 4, path).unwrap();
+        emulator::set_peer_path(gpu, (gpu + 2) % 4, path).unwrap();
     }
     let comms = Communicator::builder().config(&config()).local(4).unwrap();
     scope(|scope| {
@@ -134,9 +134,9 @@ fn ring_follows_best_paths() {
         comm.set_algorithm(Collective::AllReduce, Some("ring")).unwrap();
         comm.all_reduce(&stream, &mut values, Sum).unwrap();
         let mut gathered = gpu.alloc::<i32>(4 * 500).unwrap();
-        let own = gpu.upload(&[rank; 500]).unwrap();
+        let share = gpu.upload(&[rank; 500]).unwrap();
         comm.set_algorithm(Collective::AllGather, Some("ring")).unwrap();
-        comm.all_gather(&stream, &own, &mut gathered).unwrap();
+        comm.all_gather(&stream, &share, &mut gathered).unwrap();
         comm.synchronize(&stream).unwrap();
         assert_eq!(values.to_vec(&stream).unwrap(), vec![10; 3000]);
         let expected: Vec<i32> = (0..4).flat_map(|rank| [rank; 500]).collect();
@@ -169,27 +169,27 @@ fn element(rank: usize, index: usize) -> i32 {
 /// Runs one operation and checks its results.
 fn from_root(comm: &DeviceCommunicator, stream: &Stream, collective: Collective, root: usize) {
     let (gpu, rank, at_root) = (comm.gpu(), comm.rank(), comm.rank() == root);
-    let own: Vec<i32> = (0..COUNT).map(|index| element(rank, index)).collect();
-    let all: Vec<i32> = (0..4 * COUNT).map(|index| element(index / COUNT, index % COUNT)).collect();
-    let (one, four) = (gpu.upload(&own).unwrap(), gpu.upload(&all).unwrap());
-    let (mut share, mut whole) = (gpu.upload(&own).unwrap(), gpu.alloc::<i32>(4 * COUNT).unwrap());
+    let elements: Vec<i32> = (0..COUNT).map(|index| element(rank, index)).collect();
+    let all_elements: Vec<i32> = (0..4 * COUNT).map(|index| element(index / COUNT, index % COUNT)).collect();
+    let (small, large) = (gpu.upload(&elements).unwrap(), gpu.upload(&all_elements).unwrap());
+    let (mut share, mut gathered) = (gpu.upload(&elements).unwrap(), gpu.alloc::<i32>(4 * COUNT).unwrap());
     let (called, expected) = match collective {
         Collective::Broadcast => {
-            (comm.broadcast(stream, &mut share, root), (0..COUNT).map(|at| element(root, at)).collect())
+            (comm.broadcast(stream, &mut share, root), (0..COUNT).map(|index| element(root, index)).collect())
         }
         Collective::Reduce => {
-            let sum = |at| (0..4).map(|rank| element(rank, at)).sum();
+            let sum = |index| (0..4).map(|rank| element(rank, index)).sum();
             let sums: Vec<i32> = (0..COUNT).map(sum).collect();
-            (comm.reduce(stream, &mut share, Sum, root), if at_root { sums } else { own })
+            (comm.reduce(stream, &mut share, Sum, root), if at_root { sums } else { elements })
         }
         Collective::Gather => {
-            let called = comm.gather(stream, &one, at_root.then_some(&mut whole), root);
-            (called, if at_root { all } else { vec![0; 4 * COUNT] })
+            let called = comm.gather(stream, &small, at_root.then_some(&mut gathered), root);
+            (called, if at_root { all_elements } else { vec![0; 4 * COUNT] })
         }
-        _ => (comm.scatter(stream, at_root.then_some(&four), &mut share, root), own),
+        _ => (comm.scatter(stream, at_root.then_some(&large), &mut share, root), elements),
     };
     called.and_then(|()| comm.synchronize(stream)).unwrap();
-    let found = if collective == Collective::Gather { &whole } else { &share };
+    let found = if collective == Collective::Gather { &gathered } else { &share };
     assert!(found.to_vec(stream).unwrap() == expected, "{collective} from {root} at {rank}");
 }
 

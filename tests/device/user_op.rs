@@ -31,8 +31,8 @@ fn user_op_matches_closure() {
             assert_eq!(values.to_vec(&stream).unwrap(), wanted[..count], "{name}, {count}");
         }
         let mut share = comm.gpu().alloc::<i64>(1000).unwrap();
-        let from = comm.gpu().upload(&input).unwrap();
-        comm.reduce_scatter(&stream, &from, &mut share, &reduction).unwrap();
+        let source = comm.gpu().upload(&input).unwrap();
+        comm.reduce_scatter(&stream, &source, &mut share, &reduction).unwrap();
         comm.synchronize(&stream).unwrap();
         assert_eq!(share.to_vec(&stream).unwrap(), wanted[comm.rank() * 1000..][..1000]);
     });
@@ -43,8 +43,8 @@ fn user_op_sees_narrow_floats_as_f32() {
     let Some(gpu) = gpu().filter(can_compile) else { return };
     let reduction = DeviceReduceOp::<bf16>::compile(&gpu, "a * b + 0.5f * (a + b)").unwrap();
     run(2, &config(), |comm, stream| {
-        let own = bf16::from_f32(2.0 + comm.rank() as f32);
-        let mut values = comm.gpu().upload(&[own; 500]).unwrap();
+        let value = bf16::from_f32(2.0 + comm.rank() as f32);
+        let mut values = comm.gpu().upload(&[value; 500]).unwrap();
         comm.all_reduce(&stream, &mut values, &reduction).unwrap();
         comm.synchronize(&stream).unwrap();
         assert_eq!(values.to_vec(&stream).unwrap(), [bf16::from_f32(8.5); 500]);
@@ -56,9 +56,9 @@ fn user_op_compile_error_and_mismatch_are_reported() {
     let Some(gpu) = gpu().filter(can_compile) else { return };
     let refused = DeviceReduceOp::<f32>::compile(&gpu, "a plus b").map(drop).unwrap_err();
     assert!(matches!(&refused, GpuError::CompileFailed { said } if said.contains("error")), "{refused}");
-    let own = ["a + b", "a - b"].map(|text| DeviceReduceOp::<f32>::compile(&gpu, text).unwrap());
+    let operations = ["a + b", "a - b"].map(|text| DeviceReduceOp::<f32>::compile(&gpu, text).unwrap());
     let errors = run(2, &config(), |comm, stream| {
-        let reduction = &own[comm.rank()];
+        let reduction = &operations[comm.rank()];
         let mut values = comm.gpu().alloc::<f32>(100).unwrap();
         comm.all_reduce(&stream, &mut values, reduction).unwrap();
         let _ = comm.all_reduce(&stream, &mut values, Sum);

@@ -99,7 +99,7 @@ fn tables_of_calls_wait_for_no_running_kernel() {
     run_waiting("waiting_driver::tables_of_calls_wait_for_no_running_kernel", |comm, stream| {
         let mut buffers = Buffers::new(&comm);
         let mut symmetric = comm.alloc_symmetric::<f32>(60_000).unwrap();
-        let (rank, next, before) = (comm.rank(), (comm.rank() + 1) % RANKS, (comm.rank() + 2) % RANKS);
+        let (rank, next, previous) = (comm.rank(), (comm.rank() + 1) % RANKS, (comm.rank() + 2) % RANKS);
         together.wait();
         for turn in 1..6 {
             if turn % RANKS == rank {
@@ -107,12 +107,12 @@ fn tables_of_calls_wait_for_no_running_kernel() {
             }
             // Other lengths in every turn need other tables.
             let counts = [turn * 10, turn, 0];
-            let own = &buffers.one.view(..counts[rank]);
-            comm.all_gather_v(&stream, own, &mut buffers.other.view_mut(..turn * 11), &counts).unwrap();
+            let share = &buffers.one.view(..counts[rank]);
+            comm.all_gather_v(&stream, share, &mut buffers.other.view_mut(..turn * 11), &counts).unwrap();
             let Buffers { one, other, .. } = &mut buffers;
-            let (sent, into) = (one.view(..turn * 100), &mut other.view_mut(..turn * 100));
+            let (sent, target) = (one.view(..turn * 100), &mut other.view_mut(..turn * 100));
             comm.group(&stream, |group| {
-                group.send(&sent, next).recv(into, before);
+                group.send(&sent, next).recv(target, previous);
             })
             .unwrap();
             comm.all_reduce(&stream, &mut symmetric.view_mut(..turn * 10_000), Sum).unwrap();

@@ -74,7 +74,7 @@ fn every_exit_is_reported_with_reason() {
             }
             let kept = others.each_ref().map(|other| numbers(&other.read_until("kept"))).to_vec();
             let first = first.get_or_insert(kept.clone());
-            kept.iter().zip(first).for_each(|(now, before)| assert_flat(transport, now, before));
+            kept.iter().zip(first).for_each(|(now, earlier)| assert_flat(transport, now, earlier));
         }
     }
 }

@@ -78,11 +78,11 @@ fn world(fault: Option<(usize, Fault)>, timeout: Duration) -> ([Communicator; 2]
 fn work(comm: &Communicator) -> Outcome {
     let (mut sums, mut roots) = ([1.0 + comm.rank() as f32; COUNT], [7.0f32; COUNT]);
     let mut shares = [comm.rank() as f32; 2 * COUNT];
-    let own = [comm.rank() as f32; COUNT];
+    let share = [comm.rank() as f32; COUNT];
     let ended = (|| {
         comm.all_reduce(&mut sums, Sum)?;
         comm.broadcast(&mut roots, 0)?;
-        comm.all_gather(&own, &mut shares)?;
+        comm.all_gather(&share, &mut shares)?;
         comm.barrier()
     })();
     let right = sums == [3.0; COUNT] && roots == [7.0; COUNT];
@@ -123,14 +123,15 @@ fn clean() -> Vec<u8> {
 /// The frames in `bytes`: where each begins, and how long it is.
 fn frames(bytes: &[u8]) -> Vec<(usize, usize)> {
     let mut frames = Vec::new();
-    let mut at = 0;
-    while at < bytes.len() {
-        let length = bytes[at..][LENGTH_AT].try_into().expect("four bytes");
-        let length = HEADER_BYTES + if bytes[at] == b'm' { u32::from_le_bytes(length) as usize } else { 0 };
-        frames.push((at, length));
-        at += length;
+    let mut offset = 0;
+    while offset < bytes.len() {
+        let length = bytes[offset..][LENGTH_AT].try_into().expect("four bytes");
+        let length =
+            HEADER_BYTES + if bytes[offset] == b'm' { u32::from_le_bytes(length) as usize } else { 0 };
+        frames.push((offset, length));
+        offset += length;
     }
-    assert_eq!(at, bytes.len(), "frames end where the bytes do");
+    assert_eq!(offset, bytes.len(), "frames end where the bytes do");
     frames
 }
 
@@ -154,11 +155,11 @@ fn try_all(
     let next = || cases.lock().expect("no panic").pop_front();
     std::thread::scope(|scope| {
         let one_by_one = || {
-            while let Some((at, fault)) = next() {
-                let (outcomes, took) = outcome(Some((at, fault)), timeout);
-                assert!(took < HANG, "{fault:?} at {at}: took {took:?}: {outcomes:?}");
+            while let Some((offset, fault)) = next() {
+                let (outcomes, took) = outcome(Some((offset, fault)), timeout);
+                assert!(took < HANG, "{fault:?} at {offset}: took {took:?}: {outcomes:?}");
                 for outcome in &outcomes {
-                    assert!(allowed(at, outcome), "{fault:?} at {at}: {outcomes:?}");
+                    assert!(allowed(offset, outcome), "{fault:?} at {offset}: {outcomes:?}");
                     let kind = match outcome {
                         Outcome::Right => 0,
                         Outcome::Failed(_) => 1,
@@ -185,7 +186,7 @@ fn is_correct_or_error(_: usize, outcome: &Outcome) -> bool {
 #[test]
 fn stalled_connection_only_delays() {
     let bytes = clean();
-    let stall = |at| (at, Fault::Stall(Duration::from_millis(20)));
+    let stall = |offset| (offset, Fault::Stall(Duration::from_millis(20)));
     let counts = try_all((0..bytes.len()).step_by(stride()).map(stall), NEVER, |_, outcome| {
         *outcome == Outcome::Right
     });
@@ -196,8 +197,11 @@ fn stalled_connection_only_delays() {
 fn closed_or_silent_connection_fails_in_time() {
     let bytes = clean();
     for fault in [Fault::Cut, Fault::Swallow] {
-        let counts =
-            try_all((0..bytes.len()).step_by(stride()).map(|at| (at, fault)), TIMEOUT, is_correct_or_error);
+        let counts = try_all(
+            (0..bytes.len()).step_by(stride()).map(|offset| (offset, fault)),
+            TIMEOUT,
+            is_correct_or_error,
+        );
         println!("{fault:?} at any of {} bytes: {counts:?} right, failed, wrong", bytes.len());
         assert!(counts[1] > counts[0], "{fault:?}: most of them notice");
     }
@@ -206,7 +210,7 @@ fn closed_or_silent_connection_fails_in_time() {
 #[test]
 fn replayed_frame_is_an_error() {
     let frames = frames(&clean());
-    let repeat = |&(at, length): &(usize, usize)| (at + length, Fault::Repeat(length));
+    let repeat = |&(offset, length): &(usize, usize)| (offset + length, Fault::Repeat(length));
     // After the last one nothing follows that the repetition could come before.
     let counts = try_all(frames[..frames.len() - 1].iter().map(repeat), TIMEOUT, is_correct_or_error);
     assert!(counts[1] > 0, "{counts:?}");
@@ -216,13 +220,17 @@ fn replayed_frame_is_an_error() {
 fn corrupted_headers_never_give_wrong_results() {
     let bytes = clean();
     let frames = frames(&bytes);
-    let is_head = |at: usize| frames.iter().any(|&(start, _)| (start..start + HEADER_BYTES).contains(&at));
-    let bits = |at: usize| (0..8).filter(move |bit| times(usize::from(at % 8 == *bit), 1) == 1);
-    let flips = |at: usize| bits(at).map(move |bit| (at, Fault::Flip(1 << bit)));
-    let heads = (0..bytes.len()).filter(|&at| is_head(at)).step_by(times(3, 1)).flat_map(flips);
+    let is_head =
+        |offset: usize| frames.iter().any(|&(start, _)| (start..start + HEADER_BYTES).contains(&offset));
+    let bits = |offset: usize| (0..8).filter(move |bit| times(usize::from(offset % 8 == *bit), 1) == 1);
+    let flips = |offset: usize| bits(offset).map(move |bit| (offset, Fault::Flip(1 << bit)));
+    let heads = (0..bytes.len()).filter(|&offset| is_head(offset)).step_by(times(3, 1)).flat_map(flips);
     let counts = try_all(heads, TIMEOUT, is_correct_or_error);
     println!("a bit of a head flipped: {counts:?} right, failed, wrong");
-    let elements = (0..bytes.len()).filter(|&at| !is_head(at)).step_by(5).map(|at| (at, Fault::Flip(64)));
+    let elements = (0..bytes.len())
+        .filter(|&offset| !is_head(offset))
+        .step_by(5)
+        .map(|offset| (offset, Fault::Flip(64)));
     let counts = try_all(elements, NEVER, |_, outcome| !matches!(outcome, Outcome::Failed(_)));
     println!("a bit of an element flipped: {counts:?} right, failed, wrong");
     assert!(counts[2] > 0, "an element that changes on its way is an element like another");

@@ -82,7 +82,7 @@ fn survivors_continue_without_leaks() {
             if number == cycles / 4 {
                 first = kept;
             } else if number + 1 == cycles {
-                kept.iter().zip(&first).for_each(|(now, before)| assert_flat(transport, now, before));
+                kept.iter().zip(&first).for_each(|(now, earlier)| assert_flat(transport, now, earlier));
             }
         }
         elapses.sort_unstable();

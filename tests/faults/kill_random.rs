@@ -85,22 +85,22 @@ impl Detection {
     fn add(&mut self, survivor: &Process, victim: usize, killed: u64) {
         loop {
             let line = survivor.read_line();
-            let (word, rest) = line.split_once(' ').unwrap_or((&line, ""));
+            let (word, details) = line.split_once(' ').unwrap_or((&line, ""));
             match word {
                 "left" => break self.finished += 1,
                 "failed" => {
-                    let (when, what) = rest.split_once(' ').expect("when and what");
+                    let (when, what) = details.split_once(' ').expect("when and what");
                     assert!(
                         what.contains(&format!("rank {victim}")) || is_missing_rank(what, victim),
                         "{what}"
                     );
-                    let after = when.parse::<u64>().expect("a time").saturating_sub(killed);
+                    let elapsed = when.parse::<u64>().expect("a time").saturating_sub(killed);
                     if is_missing_rank(what, victim) {
                         break self.absent += 1;
                     }
-                    let after = Duration::from_micros(after);
-                    self.noticed.push(after);
-                    break self.last = self.last.clone().max((after, what.to_owned()));
+                    let elapsed = Duration::from_micros(elapsed);
+                    self.noticed.push(elapsed);
+                    break self.last = self.last.clone().max((elapsed, what.to_owned()));
                 }
                 "wrong" => panic!("{line}"),
                 _ => {}
@@ -163,28 +163,28 @@ fn kill_many(transport: &str, runs: usize) {
         if number == runs / 4 {
             first = kept;
         } else if number + 1 == runs {
-            kept.iter().zip(&first).for_each(|(now, before)| assert_flat(transport, now, before));
+            kept.iter().zip(&first).for_each(|(now, earlier)| assert_flat(transport, now, earlier));
         }
     }
-    let mut all = Detection::default();
+    let mut total = Detection::default();
     println!(
         "| {transport}: killed while | ranks told | half within | 99 % within | all within | not there yet | through before |"
     );
     for (phase, toll) in &tolls {
         show(PHASES[*phase].0, toll);
-        all.merge(toll);
+        total.merge(toll);
     }
-    show("all", &all);
-    println!("the last: {}", all.last.1);
+    show("all", &total);
+    println!("the last: {}", total.last.1);
     // The end of the victim ended the waits, and no timeout.
-    assert!(all.percentile(100) < HANG, "{transport}: {:?}", all.last);
+    assert!(total.percentile(100) < HANG, "{transport}: {:?}", total.last);
 }
 
 fn show(phase: &str, toll: &Detection) {
-    let [half, most, all] = [50, 99, 100].map(|percent| toll.percentile(percent));
+    let [half, most, longest] = [50, 99, 100].map(|percent| toll.percentile(percent));
     let told = toll.noticed.len();
     println!(
-        "| {phase} | {told} | {half:.1?} | {most:.1?} | {all:.1?} | {} | {} |",
+        "| {phase} | {told} | {half:.1?} | {most:.1?} | {longest:.1?} | {} | {} |",
         toll.absent, toll.finished
     );
 }

@@ -17,13 +17,13 @@ pub(crate) fn run_worker(order: &[&str]) {
         .with_transport(transport)
         .with_symmetric_heap_bytes(heap_bytes)
         .with_join_timeout(Duration::from_secs(4));
-    let before = resources_after_acceptor_exit();
+    let resources = resources_after_acceptor_exit();
     let met = Communicator::join(&id.parse().expect("an id"), rank.parse().expect("a rank"), 2, &config);
     say(match met.and_then(|comm| comm.all_reduce(&mut vec![1.0f32; 5000], Sum)) {
         Ok(()) => "fine".to_owned(),
         Err(error) => format!("failed {error}"),
     });
-    say(format!("kept {before} {}", resources_after_acceptor_exit()));
+    say(format!("kept {resources} {}", resources_after_acceptor_exit()));
 }
 
 /// Bootstraps a free and a limited rank, and returns their outcomes. Both must keep as many
@@ -102,8 +102,8 @@ fn unused_heap_takes_no_address_space() {
 #[test]
 fn thread_limit_is_named() {
     let nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "prlimit", "--nproc=1:1"];
-    let own = std::env::current_exe().expect("this test");
-    let try_out = Command::new(nobody[0]).args(&nobody[1..]).args(["test", "-x"]).arg(own).status();
+    let program = std::env::current_exe().expect("this test");
+    let try_out = Command::new(nobody[0]).args(&nobody[1..]).args(["test", "-x"]).arg(program).status();
     if !try_out.is_ok_and(|tried| tried.success()) {
         return println!(
             "SKIPPED: limits of threads need root, who can become nobody, and a test that nobody can run"

@@ -31,9 +31,9 @@ impl Network {
             return None;
         }
         let network = Self { names };
-        let [near, far] = &network.names;
-        assert!(ip(&format!("netns add {far}")));
-        assert!(ip(&format!("-n {near} link add cable type veth peer name cable netns {far}")));
+        let [local, remote] = &network.names;
+        assert!(ip(&format!("netns add {remote}")));
+        assert!(ip(&format!("-n {local} link add cable type veth peer name cable netns {remote}")));
         for (name, address) in network.names.iter().zip(ADDRESSES) {
             assert!(ip(&format!("-n {name} address add {address}/24 dev cable")));
             assert!(ip(&format!("-n {name} link set cable up")) && ip(&format!("-n {name} link set lo up")));
@@ -43,8 +43,8 @@ impl Network {
 
     /// Two ranks that have met, one at each end.
     fn ranks(&self, what: &str) -> [Process; 2] {
-        let at = |name: &String| Process::start_by(&["ip", "netns", "exec", name], "remote");
-        let mut ranks = self.names.each_ref().map(at);
+        let start_in = |name: &String| Process::start_by(&["ip", "netns", "exec", name], "remote");
+        let mut ranks = self.names.each_ref().map(start_in);
         ranks[0].order(&format!("listen {} {what}", ADDRESSES[0]));
         let id = ranks[0].read_line();
         ranks[1].order(&format!("dial {id} {what}"));
@@ -165,7 +165,7 @@ fn failures(ranks: &[Process; 2], cut: u64) -> Vec<(f64, f64, String)> {
     let failure = |(rank, process): (usize, &Process)| {
         let line = process.read_until("failed");
         let words: Vec<&str> = line.splitn(3, ' ').collect();
-        let [when, took] = [0, 1].map(|at: usize| words[at].parse::<u64>().expect("a time"));
+        let [when, took] = [0, 1].map(|index: usize| words[index].parse::<u64>().expect("a time"));
         assert!(words[2].contains(&format!("rank {}", 1 - rank)), "rank {rank}: {line}");
         (when.saturating_sub(cut) as f64 / 1e6, took as f64 / 1e6, words[2].to_owned())
     };
@@ -175,8 +175,8 @@ fn failures(ranks: &[Process; 2], cut: u64) -> Vec<(f64, f64, String)> {
 /// Checks that the timeout ended the waits: the system would notice the cut after minutes.
 fn assert_in_time(failures: &[(f64, f64, String)]) {
     let set = TIMEOUT.as_secs_f64();
-    for (after, _, what) in failures {
-        assert!((0.9 * set..HANG.as_secs_f64()).contains(after), "after {after} s: {what}");
+    for (elapsed, _, what) in failures {
+        assert!((0.9 * set..HANG.as_secs_f64()).contains(elapsed), "after {elapsed} s: {what}");
     }
 }
 

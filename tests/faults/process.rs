@@ -23,11 +23,11 @@ impl Process {
     }
 
     /// Starts one by a command before it, such as one that gives it another network.
-    pub(crate) fn start_by(before: &[&str], part: &str) -> Self {
-        let own = std::env::current_exe().expect("this test");
-        let own =
-            [own.to_str().expect("a name in letters"), "--exact", "--nocapture", "worker::worker_entry"];
-        let words: Vec<&str> = before.iter().copied().chain(own).collect();
+    pub(crate) fn start_by(prefix: &[&str], part: &str) -> Self {
+        let program = std::env::current_exe().expect("this test");
+        let arguments =
+            [program.to_str().expect("a name in letters"), "--exact", "--nocapture", "worker::worker_entry"];
+        let words: Vec<&str> = prefix.iter().copied().chain(arguments).collect();
         let mut command = Command::new(words[0]);
         let mut child = command
             .args(&words[1..])
@@ -136,10 +136,10 @@ pub(crate) fn new_id() -> UniqueId {
 
 /// Checks the resources of processes: descriptors and threads may not grow, resident KiB only by
 /// the caches of an allocator.
-pub(crate) fn assert_flat(who: &str, now: &[usize], before: &[usize]) {
-    let grew = now[..2].iter().zip(before).any(|(now, before)| now > before);
-    assert!(!grew, "{who}: descriptors, threads: {:?} became {:?}", &before[..2], &now[..2]);
-    assert!(now[2] < before[2] + SLACK_KIB, "{who}: {} KiB became {}", before[2], now[2]);
+pub(crate) fn assert_flat(who: &str, now: &[usize], earlier: &[usize]) {
+    let grew = now[..2].iter().zip(earlier).any(|(now, earlier)| now > earlier);
+    assert!(!grew, "{who}: descriptors, threads: {:?} became {:?}", &earlier[..2], &now[..2]);
+    assert!(now[2] < earlier[2] + SLACK_KIB, "{who}: {} KiB became {}", earlier[2], now[2]);
 }
 
 /// Numbers that a process said.

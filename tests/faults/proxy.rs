@@ -27,22 +27,22 @@ pub(crate) type Record = Arc<Mutex<Vec<u8>>>;
 /// Returns both ends of a connection with `fault` at a byte from the first end to the second one,
 /// and the counter of bytes that have passed in that direction.
 pub(crate) fn connection(fault: Option<(usize, Fault)>) -> ([TcpStream; 2], Record) {
-    let [(near, first), (second, far)] = [pair(), pair()];
+    let [(local, first), (second, remote)] = [pair(), pair()];
     let record = Record::default();
-    let (there, back) = ([first.clone_of(), second.clone_of()], [second, first]);
+    let (source, target) = (first.clone_of(), second.clone_of());
     let kept = Arc::clone(&record);
-    std::thread::spawn(move || relay(there, fault, &kept));
-    std::thread::spawn(move || relay(back, None, &Record::default()));
-    ([near, far], record)
+    std::thread::spawn(move || relay(source, target, fault, &kept));
+    std::thread::spawn(move || relay(second, first, None, &Record::default()));
+    ([local, remote], record)
 }
 
 /// Returns both ends of a connection without faults.
 pub(crate) fn pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-    let near = TcpStream::connect(listener.local_addr().expect("an address")).expect("it listens");
-    let (far, _) = listener.accept().expect("a connection");
-    [&near, &far].iter().for_each(|end| end.set_nodelay(true).expect("a socket"));
-    (near, far)
+    let local = TcpStream::connect(listener.local_addr().expect("an address")).expect("it listens");
+    let (remote, _) = listener.accept().expect("a connection");
+    [&local, &remote].iter().for_each(|end| end.set_nodelay(true).expect("a socket"));
+    (local, remote)
 }
 
 trait CloneOf {
@@ -56,23 +56,23 @@ impl CloneOf for TcpStream {
 }
 
 /// Carries bytes until either end is closed.
-fn relay([mut from, mut to]: [TcpStream; 2], fault: Option<(usize, Fault)>, record: &Record) {
+fn relay(mut source: TcpStream, mut target: TcpStream, fault: Option<(usize, Fault)>, record: &Record) {
     let mut buffer = [0; 4096];
     let mut passed = 0;
     let mut swallows = false;
-    while let Ok(count @ 1..) = from.read(&mut buffer) {
+    while let Ok(count @ 1..) = source.read(&mut buffer) {
         let bytes = &mut buffer[..count];
         if swallows {
             continue;
         }
-        let here = fault.filter(|(at, _)| (passed..passed + count).contains(at));
+        let here = fault.filter(|(offset, _)| (passed..passed + count).contains(offset));
         let written = match here {
-            None => to.write_all(bytes),
-            Some((at, fault)) => {
-                let (before, after) = bytes.split_at_mut(at - passed);
-                record.lock().expect("no panic").extend(&*before);
+            None => target.write_all(bytes),
+            Some((offset, fault)) => {
+                let (head, tail) = bytes.split_at_mut(offset - passed);
+                record.lock().expect("no panic").extend(&*head);
                 swallows = fault == Fault::Swallow;
-                let ended = to.write_all(before).and_then(|()| apply(fault, after, &mut to, record));
+                let ended = target.write_all(head).and_then(|()| apply(fault, tail, &mut target, record));
                 record.lock().expect("no panic").truncate(passed);
                 ended
             }
@@ -83,12 +83,12 @@ fn relay([mut from, mut to]: [TcpStream; 2], fault: Option<(usize, Fault)>, reco
         record.lock().expect("no panic").extend(&*bytes);
         passed += count;
     }
-    let _ = (to.shutdown(Shutdown::Write), from.shutdown(Shutdown::Read));
+    let _ = (target.shutdown(Shutdown::Write), source.shutdown(Shutdown::Read));
 }
 
 /// Applies the fault to the first of `bytes` and writes the remaining bytes; an error ends the
 /// connection.
-fn apply(fault: Fault, bytes: &mut [u8], to: &mut TcpStream, record: &Record) -> std::io::Result<()> {
+fn apply(fault: Fault, bytes: &mut [u8], target: &mut TcpStream, record: &Record) -> std::io::Result<()> {
     match fault {
         Fault::Stall(time) => sleep(time),
         Fault::Swallow => return Ok(()),
@@ -96,8 +96,8 @@ fn apply(fault: Fault, bytes: &mut [u8], to: &mut TcpStream, record: &Record) ->
         Fault::Flip(bits) => bytes[0] ^= bits,
         Fault::Repeat(length) => {
             let passed = record.lock().expect("no panic");
-            to.write_all(&passed[passed.len() - length.min(passed.len())..])?;
+            target.write_all(&passed[passed.len() - length.min(passed.len())..])?;
         }
     }
-    to.write_all(bytes)
+    target.write_all(bytes)
 }

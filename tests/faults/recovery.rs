@@ -67,12 +67,12 @@ fn wrong_elements(model: &Model) -> Option<String> {
     let (mean, weight) = (model.mean[0], model.weights[0]);
     let odd = model.mean.iter().filter(|element| **element != mean).count();
     let odd_weights = model.weights.iter().filter(|element| **element != weight).count();
-    let own = model.gradient() as u32;
+    let gradient = model.gradient() as u32;
     let is_mean_of = |ranks: usize| {
         let sum = mean * ranks as f32;
         let members = sum.round() as u32;
         let is_sum = (sum - sum.round()).abs() < 1e-3 && members < 1 << RANKS;
-        is_sum && members.count_ones() as usize == ranks && members & own != 0
+        is_sum && members.count_ones() as usize == ranks && members & gradient != 0
     };
     match (odd, odd_weights) {
         (0, 0) if (1..=RANKS).any(is_mean_of) => None,

@@ -45,12 +45,12 @@ pub(crate) fn run_worker(order: &[&str]) {
     }
 }
 
-/// Returns the report of a process about its failure, and the seconds from `since` to the failure.
-fn failure(process: &Process, since: u64) -> (f64, String) {
+/// Returns the report of a process about its failure, and the seconds from `start` to the failure.
+fn failure(process: &Process, start: u64) -> (f64, String) {
     let line = process.read_until("failed");
     let (when, what) = line.split_once(' ').expect("when and what");
     let when: u64 = when.parse().expect("a time");
-    (when.saturating_sub(since) as f64 / 1e6, what.to_owned())
+    (when.saturating_sub(start) as f64 / 1e6, what.to_owned())
 }
 
 fn stop_one(transport: &str) {
@@ -64,11 +64,11 @@ fn stop_one(transport: &str) {
     let stopped = micros();
     ranks[1].signal("-STOP");
     for rank in [0, 2] {
-        let (after, what) = failure(&ranks[rank], stopped);
+        let (elapsed, what) = failure(&ranks[rank], stopped);
         let set = TIMEOUT.as_secs_f64();
         assert!(
-            (0.9 * set..HANG.as_secs_f64()).contains(&after),
-            "{transport}: rank {rank} after {after} s: {what}"
+            (0.9 * set..HANG.as_secs_f64()).contains(&elapsed),
+            "{transport}: rank {rank} after {elapsed} s: {what}"
         );
         assert!(what.contains("waiting for rank 1"), "{transport}: {what}");
     }

@@ -161,8 +161,8 @@ fn ci_runs_no_code_that_others_can_change() {
 
 /// Cells of the rows of a table that begins with this line.
 fn table<'a>(text: &'a str, head: &str) -> Vec<Vec<&'a str>> {
-    let (_, rest) = text.split_once(head).unwrap_or_else(|| panic!("no table {head}"));
-    let rows = rest.lines().skip(2).take_while(|line| line.starts_with('|'));
+    let (_, tail) = text.split_once(head).unwrap_or_else(|| panic!("no table {head}"));
+    let rows = tail.lines().skip(2).take_while(|line| line.starts_with('|'));
     rows.map(|row| row.trim_matches(['|', ' ']).split(" | ").map(str::trim).collect()).collect()
 }
 

@@ -162,63 +162,63 @@ impl Calls {
     fn collective(&mut self, comm: &Communicator, number: usize, step: Step) {
         let Place { rank, ranks, raw, changes, changes_all, .. } = self.place;
         let at_end = !(number + rank).is_multiple_of(2);
-        let own = |count| Guarded::of(&values(number, rank, count), at_end);
-        let of = |rank, count| values(number, rank, count);
+        let guarded = |count| Guarded::of(&values(number, rank, count), at_end);
+        let values_of = |rank, count| values(number, rank, count);
         let output = |count: usize| Guarded::new(4 * count, at_end, 0);
         let sums = |count: usize| -> Vec<f32> {
-            let all: Vec<_> = (0..ranks).map(|rank| of(rank, count)).collect();
-            (0..count).map(|index| all.iter().map(|values| values[index]).sum()).collect()
+            let inputs: Vec<_> = (0..ranks).map(|rank| values_of(rank, count)).collect();
+            (0..count).map(|index| inputs.iter().map(|values| values[index]).sum()).collect()
         };
         let previous = (rank + ranks - 1) % ranks;
         // The parts of the output that a rank must get: where they begin, and what they are.
         let (input, output, ended, expected, is_certain) = match step {
             Step::AllReduce(count) => {
-                let (input, mut output) = (own(count), own(count));
+                let (input, mut output) = (guarded(count), guarded(count));
                 let ended = comm.all_reduce(output.elements_mut(), Sum);
                 (input, output, ended, (0, sums(count)), !changes)
             }
             Step::Broadcast { count, root } => {
-                let (input, mut output) = (own(count), own(count));
+                let (input, mut output) = (guarded(count), guarded(count));
                 let ended = comm.broadcast(output.elements_mut(), root);
-                (input, output, ended, (0, of(root, count)), !changes || rank == root)
+                (input, output, ended, (0, values_of(root, count)), !changes || rank == root)
             }
             Step::AllGather(count) => {
-                let (input, mut output) = (own(count), output(ranks * count));
+                let (input, mut output) = (guarded(count), output(ranks * count));
                 let ended = comm.all_gather(input.elements(), output.elements_mut());
-                let all = (0, (0..ranks).flat_map(|rank| of(rank, count)).collect());
-                let expected = if changes { (rank * count, of(rank, count)) } else { all };
+                let gathered = (0, (0..ranks).flat_map(|rank| values_of(rank, count)).collect());
+                let expected = if changes { (rank * count, values_of(rank, count)) } else { gathered };
                 (input, output, ended, expected, true)
             }
             Step::ReduceScatter(count) => {
-                let (input, mut output) = (own(ranks * count), output(count));
+                let (input, mut output) = (guarded(ranks * count), output(count));
                 let ended = comm.reduce_scatter(input.elements(), output.elements_mut(), Sum);
                 let expected = sums(ranks * count)[rank * count..][..count].to_vec();
                 (input, output, ended, (0, expected), !changes)
             }
             Step::AllToAll(count) => {
-                let (input, mut output) = (own(ranks * count), output(ranks * count));
+                let (input, mut output) = (guarded(ranks * count), output(ranks * count));
                 let ended = comm.all_to_all(input.elements(), output.elements_mut());
-                let part = |from: usize| of(from, ranks * count)[rank * count..][..count].to_vec();
-                let all = (0, (0..ranks).flat_map(part).collect());
-                let expected = if changes { (rank * count, part(rank)) } else { all };
+                let part = |sender: usize| values_of(sender, ranks * count)[rank * count..][..count].to_vec();
+                let exchanged = (0, (0..ranks).flat_map(part).collect());
+                let expected = if changes { (rank * count, part(rank)) } else { exchanged };
                 (input, output, ended, expected, true)
             }
             Step::SendRecv(count) => {
-                let (input, mut output) = (own(count), output(count));
-                let to = (rank + 1) % ranks;
-                let ended = comm.send_recv(input.elements(), to, output.elements_mut(), previous);
+                let (input, mut output) = (guarded(count), output(count));
+                let next = (rank + 1) % ranks;
+                let ended = comm.send_recv(input.elements(), next, output.elements_mut(), previous);
                 let is_certain = !changes || (previous != raw && !changes_all);
-                (input, output, ended, (0, of(previous, count)), is_certain)
+                (input, output, ended, (0, values_of(previous, count)), is_certain)
             }
             step => unreachable!("{step:?} is no collective"),
         };
         let name = format!("{step:?}");
-        let (from, expected) = expected;
-        let is_right = output.elements()[from..][..expected.len()] == expected;
+        let (start, expected) = expected;
+        let is_right = output.elements()[start..][..expected.len()] == expected;
         if self.ended(&name, &ended) && is_certain && !changes_all {
             self.check(&name, is_right, "a wrong result");
         }
-        let is_input_kept = input.elements() == of(rank, input.elements().len());
+        let is_input_kept = input.elements() == values_of(rank, input.elements().len());
         self.check(&name, is_input_kept, "the input changed");
         self.check(&name, input.is_intact() && output.is_intact(), "bytes beside a buffer changed");
     }
@@ -298,10 +298,10 @@ impl Calls {
         let is_possible = info.source < ranks && info.source != rank && info.tag == number as u64;
         self.check("irecv", is_possible, &format!("an impossible message: {info:?}"));
         self.check("irecv", buffer.is_intact(), "bytes beside the buffer changed");
-        let Some((message, rest)) = buffer.bytes().split_at_checked(info.bytes) else {
+        let Some((message, tail)) = buffer.bytes().split_at_checked(info.bytes) else {
             return self.check("irecv", false, &format!("longer than the buffer: {info:?}"));
         };
-        self.check("irecv", rest.iter().all(|&byte| byte == UNTOUCHED), "bytes behind the message changed");
+        self.check("irecv", tail.iter().all(|&byte| byte == UNTOUCHED), "bytes behind the message changed");
         if !changes_all && (!changes || info.source != raw) {
             let expected = Guarded::of(&values(number, info.source, count), true);
             self.check("irecv", message == expected.bytes(), "a wrong message");
@@ -310,35 +310,35 @@ impl Calls {
 
     fn objects(&mut self, comm: &Communicator, count: usize, root: usize) {
         let Place { rank, ranks, changes, .. } = self.place;
-        let of = |rank: usize| {
+        let object = |rank: usize| {
             let values = (0..count.min(3_000) + rank).map(|index| index as u32).collect();
             Object { rank, values, name: "name".repeat(rank) }
         };
-        let all: Vec<Object> = (0..ranks).map(of).collect();
-        let gathered = comm.all_gather_object(&all[rank]);
+        let objects: Vec<Object> = (0..ranks).map(object).collect();
+        let gathered = comm.all_gather_object(&objects[rank]);
         if self.ended("all_gather_object", &gathered)
             && let Ok(gathered) = gathered
         {
-            let is_right = if changes { gathered.len() == ranks } else { gathered == all };
+            let is_right = if changes { gathered.len() == ranks } else { gathered == objects };
             self.check("all_gather_object", is_right, "a wrong result");
         }
         if self.has_ended {
             return;
         }
-        let got = comm.broadcast_object((rank == root).then(|| all[root].clone()), root);
+        let got = comm.broadcast_object((rank == root).then(|| objects[root].clone()), root);
         if self.ended("broadcast_object", &got)
             && let Ok(got) = got
         {
-            self.check("broadcast_object", got == all[root] || changes, "a wrong result");
+            self.check("broadcast_object", got == objects[root] || changes, "a wrong result");
         }
         if self.has_ended {
             return;
         }
-        let got = comm.scatter_object((rank == root).then_some(&all[..]), root);
+        let got = comm.scatter_object((rank == root).then_some(&objects[..]), root);
         if self.ended("scatter_object", &got)
             && let Ok(got) = got
         {
-            self.check("scatter_object", got == all[rank] || changes, "a wrong result");
+            self.check("scatter_object", got == objects[rank] || changes, "a wrong result");
         }
     }
 

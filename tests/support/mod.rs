@@ -99,14 +99,14 @@ pub(crate) fn reduced(op: ReduceKind, ranks: usize, index: usize) -> f64 {
 
 /// Returns the value at `index` that the ranks of `among` make together.
 fn combined(op: ReduceKind, ranks: usize, among: std::ops::Range<usize>, index: usize) -> f64 {
-    let all = among.map(|rank| (rank, contribution(Some(op), ranks, rank, index)));
+    let contributions = among.map(|rank| (rank, contribution(Some(op), ranks, rank, index)));
     match op {
-        ReduceKind::Sum => all.map(|(_, value)| value).sum(),
-        ReduceKind::Prod => all.map(|(_, value)| value).product(),
-        ReduceKind::Min => all.map(|(_, value)| value).fold(f64::INFINITY, f64::min),
-        ReduceKind::Max => all.map(|(_, value)| value).fold(f64::NEG_INFINITY, f64::max),
-        ReduceKind::Avg => all.map(|(_, value)| value).sum::<f64>() / ranks as f64,
-        ReduceKind::PreMulSum => all.map(|(rank, value)| value * factor(rank)).sum(),
+        ReduceKind::Sum => contributions.map(|(_, value)| value).sum(),
+        ReduceKind::Prod => contributions.map(|(_, value)| value).product(),
+        ReduceKind::Min => contributions.map(|(_, value)| value).fold(f64::INFINITY, f64::min),
+        ReduceKind::Max => contributions.map(|(_, value)| value).fold(f64::NEG_INFINITY, f64::max),
+        ReduceKind::Avg => contributions.map(|(_, value)| value).sum::<f64>() / ranks as f64,
+        ReduceKind::PreMulSum => contributions.map(|(rank, value)| value * factor(rank)).sum(),
         _ => unreachable!("{op} has tests of its own"),
     }
 }
@@ -146,15 +146,14 @@ pub(crate) fn exercise<T: Element + Debug>(comm: &Communicator, case: Case) {
     let poison = T::from_f64(5.0);
     let mut buffer = vec![poison; expected.len().max(input.len()) + 2 * GUARD];
     let inner = GUARD..buffer.len() - GUARD;
-    let (result, at) = if case.in_place {
-        let at = call_in_place(comm, case, &input, &mut buffer[inner.clone()]);
-        (at.0, at.1)
+    let (result, offset) = if case.in_place {
+        call_in_place(comm, case, &input, &mut buffer[inner.clone()])
     } else {
         (call(comm, case, &input, &mut buffer[GUARD..GUARD + expected.len()]), 0)
     };
     result.unwrap_or_else(|error| panic!("{case:?} at rank {rank}: {error}"));
     for (index, &expected) in expected.iter().enumerate() {
-        let found = buffer[GUARD + at + index];
+        let found = buffer[GUARD + offset + index];
         assert_eq!(found, T::from_f64(expected), "{case:?} at rank {rank} of {ranks}, element {index}");
     }
     let guards = buffer[..GUARD].iter().chain(&buffer[inner.end..]);
@@ -167,14 +166,14 @@ const GUARD: usize = 17;
 /// Returns the value at `index` of the output of `rank`.
 pub(crate) fn expected(case: Case, ranks: usize, rank: usize, index: usize) -> f64 {
     let (share, offset) = (index / case.count.max(1), index % case.count.max(1));
-    let from = |rank, index| contribution(None, ranks, rank, index);
+    let input_of = |rank, index| contribution(None, ranks, rank, index);
     match case.collective {
         Collective::AllReduce | Collective::Reduce => reduced(case.op, ranks, index),
         Collective::ReduceScatter => reduced(case.op, ranks, rank * case.count + index),
-        Collective::AllGather | Collective::Gather => from(share, offset),
-        Collective::Broadcast => from(case.root, index),
-        Collective::Scatter => from(case.root, rank * case.count + index),
-        Collective::AllToAll => from(share, rank * case.count + offset),
+        Collective::AllGather | Collective::Gather => input_of(share, offset),
+        Collective::Broadcast => input_of(case.root, index),
+        Collective::Scatter => input_of(case.root, rank * case.count + index),
+        Collective::AllToAll => input_of(share, rank * case.count + offset),
         Collective::Barrier => 0.0,
         Collective::Scan => combined(case.op, ranks, 0..rank + 1, index),
         Collective::ExScan => combined(case.op, ranks, 0..rank, index),
@@ -214,19 +213,19 @@ fn call_in_place<T: Element>(
 ) -> (unisono::Result<()>, usize) {
     let (rank, root, count) = (comm.rank(), case.root, case.count);
     let reduction = reduction(case.op, T::DTYPE.is_float(), rank);
-    let own = rank * count;
+    let own_offset = rank * count;
     match case.collective {
         Collective::AllReduce => {
             buffer.copy_from_slice(input);
             (comm.all_reduce(buffer, reduction), 0)
         }
         Collective::AllGather => {
-            buffer[own..own + count].copy_from_slice(input);
+            buffer[own_offset..own_offset + count].copy_from_slice(input);
             (comm.all_gather_in_place(buffer), 0)
         }
         Collective::ReduceScatter => {
             buffer.copy_from_slice(input);
-            (comm.reduce_scatter_in_place(buffer, reduction), own)
+            (comm.reduce_scatter_in_place(buffer, reduction), own_offset)
         }
         Collective::Broadcast => {
             buffer[..input.len()].copy_from_slice(input);
@@ -239,13 +238,13 @@ fn call_in_place<T: Element>(
             (ended, 0)
         }
         Collective::Gather => {
-            let at = if rank == root { own } else { 0 };
-            buffer[at..at + count].copy_from_slice(input);
+            let offset = if rank == root { own_offset } else { 0 };
+            buffer[offset..offset + count].copy_from_slice(input);
             (comm.gather_in_place(buffer, root), 0)
         }
         Collective::Scatter => {
             buffer[..input.len()].copy_from_slice(input);
-            (comm.scatter_in_place(buffer, root), if rank == root { own } else { 0 })
+            (comm.scatter_in_place(buffer, root), if rank == root { own_offset } else { 0 })
         }
         Collective::AllToAll => {
             buffer.copy_from_slice(input);

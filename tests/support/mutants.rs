@@ -89,10 +89,10 @@ fn peer_of(step: &mut Step) -> Option<&mut Rank> {
 }
 
 fn swap_peers(steps: &mut [Step], index: usize, other: usize) {
-    let (one, two) = (peer_of(&mut steps[index]).copied(), peer_of(&mut steps[other]).copied());
-    if let (Some(one), Some(two)) = (one, two) {
-        peer_of(&mut steps[index]).into_iter().for_each(|peer| *peer = two);
-        peer_of(&mut steps[other]).into_iter().for_each(|peer| *peer = one);
+    let (first, second) = (peer_of(&mut steps[index]).copied(), peer_of(&mut steps[other]).copied());
+    if let (Some(first), Some(second)) = (first, second) {
+        peer_of(&mut steps[index]).into_iter().for_each(|peer| *peer = second);
+        peer_of(&mut steps[other]).into_iter().for_each(|peer| *peer = first);
     }
 }
 

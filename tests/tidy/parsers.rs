@@ -98,9 +98,9 @@ fn targets() -> BTreeSet<String> {
         let names = list.lines().filter_map(|line| line.trim().strip_prefix("(\"")?.split_once('"'));
         names.map(|(name, _)| name.to_owned()).collect::<Vec<_>>()
     };
-    let all: Vec<String> = lists.flat_map(names).collect();
-    let distinct: BTreeSet<String> = all.iter().cloned().collect();
-    assert_eq!(distinct.len(), all.len(), "two targets have one name");
+    let targets: Vec<String> = lists.flat_map(names).collect();
+    let distinct: BTreeSet<String> = targets.iter().cloned().collect();
+    assert_eq!(distinct.len(), targets.len(), "two targets have one name");
     distinct
 }
 

@@ -97,12 +97,17 @@ fn capture_handshake(id: &UniqueId) -> CapturedHandshake {
     let soon = || Instant::now() + Duration::from_secs(5);
     let ways = [(); 2].map(|()| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port"));
     let [to_us, to_server] = [0, 1].map(|way| ways[way].local_addr().expect("an address"));
-    let own = terms.clone();
+    let own_terms = terms.clone();
     std::thread::scope(|scope| {
         scope.spawn(move || {
             let claims = Hello { purpose: Purpose::Join, rank: 1, ranks: 2, index: 0, session: 0 };
-            handshake::connect(&mut Stream::connect(to_us, soon()).expect("dialed"), &own, &claims, soon())
-                .expect("authenticated");
+            handshake::connect(
+                &mut Stream::connect(to_us, soon()).expect("dialed"),
+                &own_terms,
+                &claims,
+                soon(),
+            )
+            .expect("authenticated");
         });
         scope.spawn(|| {
             let (stream, _) = ways[1].accept().expect("accepted");

@@ -5,9 +5,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Returns the addresses of all listening TCP sockets of this process.
 pub(crate) fn listening_addresses() -> Vec<SocketAddr> {
-    let own = own_sockets();
+    let sockets = own_sockets();
     let mut found: Vec<SocketAddr> =
-        ["tcp", "tcp6"].into_iter().flat_map(|table| listed(table, &own)).collect();
+        ["tcp", "tcp6"].into_iter().flat_map(|table| listed(table, &sockets)).collect();
     found.sort_unstable();
     found
 }
@@ -19,11 +19,11 @@ fn own_sockets() -> HashSet<String> {
     target.filter_map(|text| Some(text.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned())).collect()
 }
 
-fn listed(table: &str, own: &HashSet<String>) -> Vec<SocketAddr> {
+fn listed(table: &str, sockets: &HashSet<String>) -> Vec<SocketAddr> {
     let text = std::fs::read_to_string(format!("/proc/self/net/{table}")).unwrap_or_default();
     let listens = |line: &str| -> Option<SocketAddr> {
         let fields: Vec<&str> = line.split_whitespace().collect();
-        let is_own = own.contains(*fields.get(9)?);
+        let is_own = sockets.contains(*fields.get(9)?);
         (is_own && fields[3] == TCP_LISTEN).then(|| address(fields[1]))?
     };
     text.lines().skip(1).filter_map(listens).collect()

@@ -54,15 +54,15 @@ fn sum(comm: &Communicator) -> Duration {
 }
 
 /// Joins two ranks at `id`, and returns the time of the second, which joins after rank 0 listens
-/// and `before` returns.
-fn bootstrap(id: &UniqueId, before: impl FnOnce(SocketAddr)) -> Duration {
+/// and `interlude` returns.
+fn bootstrap(id: &UniqueId, interlude: impl FnOnce(SocketAddr)) -> Duration {
     std::thread::scope(|scope| {
         let join = |rank| -> Result<Communicator> { Communicator::join(id, rank, 2, &config()) };
         let first = scope.spawn(move || join(0).map(|comm| sum(&comm)));
         while !listening_addresses().contains(&id.address()) {
             std::thread::sleep(Duration::from_millis(1));
         }
-        before(id.address());
+        interlude(id.address());
         let begun = Instant::now();
         let second = join(1).expect("an authenticated rank");
         let took = begun.elapsed();
@@ -94,9 +94,9 @@ fn unauthenticated_flood_does_not_delay_bootstrap() {
 #[test]
 fn unauthenticated_flood_does_not_harm_running_job() {
     let _alone = exclusive();
-    let (before, comms) = (listening_addresses(), World::Tcp.communicators(2, &config()));
+    let (earlier, comms) = (listening_addresses(), World::Tcp.communicators(2, &config()));
     let listeners: Vec<SocketAddr> =
-        listening_addresses().into_iter().filter(|address| !before.contains(address)).collect();
+        listening_addresses().into_iter().filter(|address| !earlier.contains(address)).collect();
     assert_eq!(listeners.len(), 2, "a listener for each rank");
     let each = attackers(1000) / 2;
     let floods: Vec<_> =
@@ -134,17 +134,17 @@ fn silent_clients_do_not_block_status() {
 #[test]
 fn listeners_bind_loopback_and_never_all_interfaces() {
     let _alone = exclusive();
-    let own = |last| IpAddr::V4(Ipv4Addr::new(127, 0, 0, last));
-    let mut cases = vec![(own(1), None), (own(1), Some(own(3)))];
+    let loopback = |last| IpAddr::V4(Ipv4Addr::new(127, 0, 0, last));
+    let mut cases = vec![(loopback(1), None), (loopback(1), Some(loopback(3)))];
     if has_ipv6("a listener") {
         cases.push((Ipv6Addr::LOCALHOST.into(), None));
     }
     for (meeting, bind) in cases {
         let id = UniqueId::new(meeting).expect("a free port");
         let config = config().with_bind_addr(bind.map(Interface::from));
-        let before = listening_addresses();
+        let earlier = listening_addresses();
         let new = || {
-            listening_addresses().into_iter().filter(|address| !before.contains(address)).collect::<Vec<_>>()
+            listening_addresses().into_iter().filter(|address| !earlier.contains(address)).collect::<Vec<_>>()
         };
         std::thread::scope(|scope| {
             let join = |rank| Communicator::join(&id, rank, 2, &config).expect("met");

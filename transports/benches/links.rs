@@ -50,7 +50,7 @@ struct Endpoint {
 
 fn endpoints(fabrics: Result<Vec<Fabric>>, bytes: usize) -> [Endpoint; 2] {
     let end = |fabric: Fabric| {
-        let body = (0..bytes).map(|at| (at * 7 + fabric.rank) as u8).collect();
+        let body = (0..bytes).map(|index| (index * 7 + fabric.rank) as u8).collect();
         Endpoint { fabric, body, found: vec![0xee; bytes], signals: 0 }
     };
     let ends: Vec<_> = fabrics.expect("two ranks").into_iter().map(end).collect();
@@ -120,9 +120,9 @@ fn verify_and_measure(
     turn: fn(&mut Endpoint),
 ) {
     time(ends, 0, turn);
-    let [near, far] = ends;
-    assert!(near.found == far.body && far.found == near.body, "{id}: another message");
-    assert_eq!(near.signals, far.signals, "{id}");
+    let [local, remote] = ends;
+    assert!(local.found == remote.body && remote.found == local.body, "{id}: another message");
+    assert_eq!(local.signals, remote.signals, "{id}");
     group.bench_function(BenchmarkId::from_parameter(id), |bencher| {
         bencher.iter_custom(|turns| time(ends, turns, turn));
     });

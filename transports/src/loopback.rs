@@ -32,13 +32,13 @@ pub fn local_fabrics(
     let mut ends: Vec<Vec<Vec<Stream>>> = (0..ranks).map(|_| nobody()).collect();
     for (rank, peer) in (0..ranks).flat_map(|rank| (0..rank).map(move |peer| (rank, peer))) {
         for _ in 0..=sockets {
-            let (near, far) = connected_pair(&listener).map_err(failed)?;
-            let (mut near, mut far) = (Stream::from(near), Stream::from(far));
+            let (local, remote) = connected_pair(&listener).map_err(failed)?;
+            let (mut local, mut remote) = (Stream::from(local), Stream::from(remote));
             if encrypted {
-                handshake(&mut near, &mut far, &terms)?;
+                handshake(&mut local, &mut remote, &terms)?;
             }
-            ends[rank][peer].push(near);
-            ends[peer][rank].push(far);
+            ends[rank][peer].push(local);
+            ends[peer][rank].push(remote);
         }
     }
     ends.into_iter().enumerate().map(|(rank, streams)| fabric(rank, geometry, streams)).collect()
@@ -80,26 +80,26 @@ fn fabric(rank: usize, geometry: Geometry, streams: Vec<Vec<Stream>>) -> Result<
 
 /// Returns both ends of a new connection. Connections from other processes meanwhile are closed.
 fn connected_pair(listener: &TcpListener) -> std::io::Result<(TcpStream, TcpStream)> {
-    let near = off_stdio(TcpStream::connect(listener.local_addr()?)?)?;
-    let own = near.local_addr()?;
+    let local = off_stdio(TcpStream::connect(listener.local_addr()?)?)?;
+    let local_address = local.local_addr()?;
     loop {
-        let (far, address) = listener.accept()?;
-        if address == own {
-            let far = off_stdio(far)?;
-            near.set_nodelay(true)?;
-            far.set_nodelay(true)?;
-            return Ok((near, far));
+        let (remote, address) = listener.accept()?;
+        if address == local_address {
+            let remote = off_stdio(remote)?;
+            local.set_nodelay(true)?;
+            remote.set_nodelay(true)?;
+            return Ok((local, remote));
         }
     }
 }
 
 /// Performs the handshake on both ends of a connection, which gives each end its keys.
-fn handshake(near: &mut Stream, far: &mut Stream, terms: &HandshakeConfig) -> Result<()> {
+fn handshake(local: &mut Stream, remote: &mut Stream, terms: &HandshakeConfig) -> Result<()> {
     let deadline = Instant::now() + HANDSHAKE_TIMEOUT;
     let claims = Hello { purpose: Purpose::Data, rank: 0, ranks: 0, index: 0, session: 0 };
     std::thread::scope(|scope| {
-        let accepted = scope.spawn(|| handshake::accept(far, terms, deadline));
-        handshake::connect(near, terms, &claims, deadline)?;
+        let accepted = scope.spawn(|| handshake::accept(remote, terms, deadline));
+        handshake::connect(local, terms, &claims, deadline)?;
         accepted.join().expect("a handshake does not panic").map(drop)
     })
 }

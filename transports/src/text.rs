@@ -36,14 +36,14 @@ fn steers(letter: char) -> bool {
 /// a secret.
 pub fn without_secrets(text: &str) -> String {
     let text = printable(text);
-    let (mut shown, mut rest) = (String::with_capacity(text.len()), &*text);
-    while !rest.is_empty() {
-        let digits = rest.find(|letter: char| !letter.is_ascii_hexdigit()).unwrap_or(rest.len());
-        let (run, after) = rest.split_at(digits);
+    let (mut shown, mut remaining) = (String::with_capacity(text.len()), &*text);
+    while !remaining.is_empty() {
+        let digits = remaining.find(|letter: char| !letter.is_ascii_hexdigit()).unwrap_or(remaining.len());
+        let (run, tail) = remaining.split_at(digits);
         shown.push_str(if digits < SECRET_DIGITS { run } else { HIDDEN });
-        let others = after.find(|letter: char| letter.is_ascii_hexdigit()).unwrap_or(after.len());
-        shown.push_str(&after[..others]);
-        rest = &after[others..];
+        let others = tail.find(|letter: char| letter.is_ascii_hexdigit()).unwrap_or(tail.len());
+        shown.push_str(&tail[..others]);
+        remaining = &tail[others..];
     }
     shown
 }
@@ -99,9 +99,9 @@ mod tests {
         ] {
             assert_eq!(without_secrets(text), shown);
         }
-        for (before, after) in [("", ""), ("10.0.0.1:5/", ""), ("`", "` is none"), ("x", "g")] {
-            let shown = without_secrets(&format!("{before}{secret}{after}"));
-            assert_eq!(shown, format!("{before}{HIDDEN}{after}"));
+        for (prefix, suffix) in [("", ""), ("10.0.0.1:5/", ""), ("`", "` is none"), ("x", "g")] {
+            let shown = without_secrets(&format!("{prefix}{secret}{suffix}"));
+            assert_eq!(shown, format!("{prefix}{HIDDEN}{suffix}"));
         }
         assert!(!without_secrets(&secret[..63]).contains("5A0f5A0f"));
     }

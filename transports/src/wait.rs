@@ -283,8 +283,8 @@ mod tests {
 
     #[test]
     fn another_thread_ends_a_sleep_on_sockets() {
-        let (near, _far) = UnixStream::pair().unwrap();
-        let wait = AdaptiveWait::new(1).wake_on(vec![near.into()]);
+        let (local, _remote) = UnixStream::pair().unwrap();
+        let wait = AdaptiveWait::new(1).wake_on(vec![local.into()]);
         let sockets = Arc::clone(wait.sockets.as_ref().unwrap());
         assert_eq!((events(&sockets), events(&sockets)), (1, 0), "a writable socket reports once");
         std::thread::scope(|scope| scope.spawn(|| wait.waker().wake()).join().unwrap());
@@ -300,12 +300,12 @@ mod tests {
 
     /// Returns a wait that sleeps at once, and the far end of the socket that it watches.
     fn watcher() -> (AdaptiveWait, UnixStream) {
-        let (near, far) = UnixStream::pair().unwrap();
+        let (local, remote) = UnixStream::pair().unwrap();
         let mut pace =
-            AdaptiveWait::new(usize::MAX).wake_on(vec![near.into()]).sleep_after_yields(SPINS_SHARED);
+            AdaptiveWait::new(usize::MAX).wake_on(vec![local.into()]).sleep_after_yields(SPINS_SHARED);
         // A socket reports once that it can be written.
         rounds(&mut pace, Duration::from_millis(10));
-        (pace, far)
+        (pace, remote)
     }
 
     #[test]
@@ -317,11 +317,11 @@ mod tests {
                 account.split(' ').next().unwrap().parse::<u64>().unwrap()
             };
             rounds(&mut pace, 4 * YIELD_TIME);
-            let before = cpu();
+            let start = cpu();
             let begun = Instant::now();
             (100_000..100_040).for_each(|rounds| pace.pause(rounds));
             assert!(begun.elapsed() > Duration::from_millis(20));
-            assert!(cpu() - before < 10_000_000, "{} ns of processor time asleep", cpu() - before);
+            assert!(cpu() - start < 10_000_000, "{} ns of processor time asleep", cpu() - start);
         }
     }
 
@@ -345,7 +345,7 @@ mod tests {
         assert!(pace.yielding_since.is_none(), "it yields or sleeps at once");
         pace.pause(SPINS_ALONE);
         assert!(
-            pace.yielding_since.is_some_and(|since| since >= begun),
+            pace.yielding_since.is_some_and(|start| start >= begun),
             "the clock of the wait before still runs"
         );
     }

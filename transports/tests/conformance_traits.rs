@@ -28,22 +28,22 @@ fn liveness_pipes(ranks: usize) -> Vec<(LivenessPipe, LivenessMonitor)> {
     };
     let watches: Vec<_> =
         (0..ranks).map(|rank| LivenessMonitor::new(ends(rank)).expect("descriptors")).collect();
-    lines.into_iter().map(|(own, _)| own).zip(watches).collect()
+    lines.into_iter().map(|(line, _)| line).zip(watches).collect()
 }
 
 /// Makes segments as between processes: created, passed as descriptors, inspected and mapped anew.
 fn shared_memory(ranks: usize, geometry: Geometry) -> Vec<Fabric> {
     let extents = shm::Layout::new(ranks, &geometry).expect("a layout").extents();
-    let own: Vec<_> = (0..ranks).map(|_| Segment::create_parts(&extents).expect("memory")).collect();
+    let segments: Vec<_> = (0..ranks).map(|_| Segment::create_parts(&extents).expect("memory")).collect();
     let attach = |segment: &Segment| {
         let fd = segment.fd().expect("a descriptor").try_clone_to_owned().expect("another");
         Some(Segment::attach_parts(fd, &extents).expect("memory"))
     };
-    let mapped: Vec<Vec<_>> = (0..ranks).map(|_| own.iter().map(attach).collect()).collect();
-    let fabric = |(rank, ((own, mut peers), (line, watch))): (usize, ((Segment, Vec<_>), _))| {
+    let mapped: Vec<Vec<_>> = (0..ranks).map(|_| segments.iter().map(attach).collect()).collect();
+    let fabric = |(rank, ((segment, mut peers), (line, watch))): (usize, ((Segment, Vec<_>), _))| {
         peers[rank] = None;
         let shm::Connected { links, window, mailboxes: notes, sleepers } =
-            shm::connect(rank, ranks, &geometry, own, peers).expect("a fabric");
+            shm::connect(rank, ranks, &geometry, segment, peers).expect("a fabric");
         let control = LocalControl::new(notes, line, watch);
         let pace =
             AdaptiveWait::new(ranks).woken_by(sleepers).wake_on(vec![control.watch().expect("descriptors")]);
@@ -60,5 +60,5 @@ fn shared_memory(ranks: usize, geometry: Geometry) -> Vec<Fabric> {
             oversubscribed: false,
         }
     };
-    own.into_iter().zip(mapped).zip(liveness_pipes(ranks)).enumerate().map(fabric).collect()
+    segments.into_iter().zip(mapped).zip(liveness_pipes(ranks)).enumerate().map(fabric).collect()
 }

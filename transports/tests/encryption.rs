@@ -46,89 +46,89 @@ fn soon() -> Instant {
 
 fn tcp_pair() -> (TcpStream, TcpStream) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("loopback");
-    let near = TcpStream::connect(listener.local_addr().expect("one")).expect("loopback");
-    (near, listener.accept().expect("loopback").0)
+    let local = TcpStream::connect(listener.local_addr().expect("one")).expect("loopback");
+    (local, listener.accept().expect("loopback").0)
 }
 
 /// Connects two ranks through an attacker.
 fn tapped(encrypted: bool, attack: Tampering) -> Tapped {
-    let ((near, entry), (exit, far)) = (tcp_pair(), tcp_pair());
+    let ((local, entry), (exit, remote)) = (tcp_pair(), tcp_pair());
     let (way, back) = ((entry.try_clone(), exit.try_clone()), (exit, entry));
     let (seen_by, seen) = channel();
     let way = (way.0.expect("a descriptor"), way.1.expect("a descriptor"));
     thread::spawn(move || {
-        let all = relay(way.0, way.1, attack);
-        let _ = seen_by.send(all);
+        let carried = relay(way.0, way.1, attack);
+        let _ = seen_by.send(carried);
     });
     thread::spawn(move || relay(back.0, back.1, Tampering::Nothing));
     let terms = HandshakeConfig { secret: Secret::random().expect("randomness"), encrypt: encrypted };
-    let (mut near, mut far) = (Stream::from(near), Stream::from(far));
+    let (mut local, mut remote) = (Stream::from(local), Stream::from(remote));
     let claims = Hello { purpose: Purpose::Data, rank: 0, ranks: 2, index: 0, session: 7 };
     thread::scope(|scope| {
-        let accepted = scope.spawn(|| handshake::accept(&mut far, &terms, soon()));
-        handshake::connect(&mut near, &terms, &claims, soon()).expect("authenticated");
+        let accepted = scope.spawn(|| handshake::accept(&mut remote, &terms, soon()));
+        handshake::connect(&mut local, &terms, &claims, soon()).expect("authenticated");
         assert_eq!(accepted.join().expect("no panic").expect("authenticated"), claims);
     });
-    Tapped { near, far, seen }
+    Tapped { near: local, far: remote, seen }
 }
 
 /// Copies bytes until the end, and returns all of them.
-fn relay(mut from: TcpStream, mut to: TcpStream, attack: Tampering) -> Vec<u8> {
+fn relay(mut source: TcpStream, mut target: TcpStream, attack: Tampering) -> Vec<u8> {
     let mut seen = Vec::new();
     let done = match attack {
-        Tampering::Nothing => copy(&mut from, &mut to, &mut seen),
-        attack => tamper_records(&mut from, &mut to, attack),
+        Tampering::Nothing => copy(&mut source, &mut target, &mut seen),
+        attack => tamper_records(&mut source, &mut target, attack),
     };
     // Either end may close first.
     drop(done);
-    let _ = to.shutdown(Shutdown::Both);
-    let _ = from.shutdown(Shutdown::Both);
+    let _ = target.shutdown(Shutdown::Both);
+    let _ = source.shutdown(Shutdown::Both);
     seen
 }
 
-fn copy(from: &mut TcpStream, to: &mut TcpStream, seen: &mut Vec<u8>) -> std::io::Result<()> {
+fn copy(source: &mut TcpStream, target: &mut TcpStream, seen: &mut Vec<u8>) -> std::io::Result<()> {
     let mut buffer = [0; 4096];
     loop {
-        match from.read(&mut buffer)? {
+        match source.read(&mut buffer)? {
             0 => return Ok(()),
             count => {
                 seen.extend(&buffer[..count]);
-                to.write_all(&buffer[..count])?;
+                target.write_all(&buffer[..count])?;
             }
         }
     }
 }
 
-fn first(from: &mut TcpStream, bytes: usize) -> std::io::Result<Vec<u8>> {
+fn first(source: &mut TcpStream, bytes: usize) -> std::io::Result<Vec<u8>> {
     let mut first = vec![0; bytes];
-    from.read_exact(&mut first).map(|()| first)
+    source.read_exact(&mut first).map(|()| first)
 }
 
 /// Reads one record. Its length is in the clear.
-fn record(from: &mut TcpStream) -> std::io::Result<Vec<u8>> {
-    let mut record = first(from, 2)?;
+fn record(source: &mut TcpStream) -> std::io::Result<Vec<u8>> {
+    let mut record = first(source, 2)?;
     let length = u16::from_le_bytes([record[0], record[1]]);
-    record.extend(first(from, length.into())?);
+    record.extend(first(source, length.into())?);
     Ok(record)
 }
 
-fn tamper_records(from: &mut TcpStream, to: &mut TcpStream, attack: Tampering) -> std::io::Result<()> {
+fn tamper_records(source: &mut TcpStream, target: &mut TcpStream, attack: Tampering) -> std::io::Result<()> {
     for bytes in HANDSHAKE {
-        to.write_all(&first(from, bytes)?)?;
+        target.write_all(&first(source, bytes)?)?;
     }
     let mut passed = 0;
     for number in 0.. {
-        let mut bytes = record(from)?;
+        let mut bytes = record(source)?;
         match attack {
             Tampering::Flip(at) if (passed..passed + bytes.len()).contains(&at) => bytes[at - passed] ^= 1,
             Tampering::Repeat(which) if which == number => bytes.extend(bytes.clone()),
             Tampering::Omit(which) if which == number => continue,
-            Tampering::Swap(which) if which == number => bytes = [record(from)?, bytes].concat(),
-            Tampering::Cut(which) if which == number => return to.write_all(&bytes[..bytes.len() / 2]),
+            Tampering::Swap(which) if which == number => bytes = [record(source)?, bytes].concat(),
+            Tampering::Cut(which) if which == number => return target.write_all(&bytes[..bytes.len() / 2]),
             _ => {}
         }
         passed += bytes.len();
-        to.write_all(&bytes)?;
+        target.write_all(&bytes)?;
     }
     Ok(())
 }
@@ -190,13 +190,13 @@ fn receive_all(link: &mut TcpLink) -> (u64, Option<Error>) {
 fn transfer(attack: Tampering) -> (u64, Option<Error>, Error) {
     let Tapped { near, far, .. } = tapped(true, attack);
     let link = |peer, stream| TcpLink::new(peer, &GEOMETRY, vec![stream]).expect("a link");
-    let (near, far) = (link(1, near), link(0, far));
+    let (local, remote) = (link(1, near), link(0, far));
     thread::scope(|scope| {
-        let sender = scope.spawn(|| send_all(near));
-        let mut far = far;
-        let (received, ended) = receive_all(&mut far);
+        let sender = scope.spawn(|| send_all(local));
+        let mut remote = remote;
+        let (received, ended) = receive_all(&mut remote);
         // The sender must learn of the error from the shutdown, not from the end of the receiver.
-        let kept = ended.is_some().then_some(far);
+        let kept = ended.is_some().then_some(remote);
         let at_sender = sender.join().expect("no panic");
         drop(kept);
         (received, ended, at_sender)
@@ -224,13 +224,20 @@ fn flipped_bit_fails_both_ends() {
     // Lengths, text and tags of the first two records, and some of the middle.
     let record = 2 + (32 << 10) + 16;
     let near_edges = [0, 1, 2, 3, 17, 41, 42, 43, record - 17, record - 16, record - 1];
-    let places =
-        near_edges.into_iter().chain(near_edges.map(|at| record + at)).chain([40_000, 150_000, 250_000]);
-    check_all_at_once(places, |at| {
-        let (received, ended, at_sender) = transfer(Tampering::Flip(at));
-        let Some(Error::ProtocolViolation { peer: 0, .. }) = ended else { panic!("byte {at}: {ended:?}") };
-        assert!(received <= (at / GEOMETRY.slot_bytes) as u64, "byte {at}: {received} messages before it");
-        assert!(matches!(at_sender, Error::ConnectionLost { peer: 1, .. }), "byte {at}: {at_sender}");
+    let places = near_edges
+        .into_iter()
+        .chain(near_edges.map(|offset| record + offset))
+        .chain([40_000, 150_000, 250_000]);
+    check_all_at_once(places, |offset| {
+        let (received, ended, at_sender) = transfer(Tampering::Flip(offset));
+        let Some(Error::ProtocolViolation { peer: 0, .. }) = ended else {
+            panic!("byte {offset}: {ended:?}")
+        };
+        assert!(
+            received <= (offset / GEOMETRY.slot_bytes) as u64,
+            "byte {offset}: {received} messages before it"
+        );
+        assert!(matches!(at_sender, Error::ConnectionLost { peer: 1, .. }), "byte {offset}: {at_sender}");
     });
 }
 
@@ -275,16 +282,16 @@ fn events(sockets: &mut RemoteControl, count: usize) -> Vec<PeerEvent> {
 
 #[test]
 fn tampered_control_message_ends_connection() {
-    for at in [0, 2, 20] {
-        let Tapped { near, far, .. } = tapped(true, Tampering::Flip(at));
-        let [mut near, mut far] =
+    for offset in [0, 2, 20] {
+        let Tapped { near, far, .. } = tapped(true, Tampering::Flip(offset));
+        let [mut local, mut remote] =
             [near, far].map(|stream| RemoteControl::new(vec![Some(stream)]).expect("a socket"));
         // The second and later ones are for a length that was changed.
-        (0..4).for_each(|_| near.post(&[5; MAX_CONTROL_MSG_BYTES]));
+        (0..4).for_each(|_| local.post(&[5; MAX_CONTROL_MSG_BYTES]));
         let unreadable = PeerEvent::Message { from: 0, bytes: Vec::new() };
-        assert_eq!(events(&mut far, 2), [unreadable, PeerEvent::Exited { from: 0 }], "byte {at}");
+        assert_eq!(events(&mut remote, 2), [unreadable, PeerEvent::Exited { from: 0 }], "byte {offset}");
         let end = soon();
-        while near.poll() != Some(PeerEvent::Exited { from: 0 }) {
+        while local.poll() != Some(PeerEvent::Exited { from: 0 }) {
             assert!(Instant::now() < end, "the sender does not notice");
         }
     }
@@ -295,21 +302,21 @@ fn is_seen(encrypted: bool, as_control: bool) -> bool {
     const TEXT: &[u8] = b"a text that must stay secret";
     let Tapped { near, far, seen } = tapped(encrypted, Tampering::Nothing);
     if as_control {
-        let [mut near, mut far] =
+        let [mut local, mut remote] =
             [near, far].map(|stream| RemoteControl::new(vec![Some(stream)]).expect("a socket"));
-        near.post(TEXT);
-        assert_eq!(events(&mut far, 1), [PeerEvent::Message { from: 0, bytes: TEXT.to_vec() }]);
+        local.post(TEXT);
+        assert_eq!(events(&mut remote, 1), [PeerEvent::Message { from: 0, bytes: TEXT.to_vec() }]);
     } else {
         let link = |peer, stream| TcpLink::new(peer, &GEOMETRY, vec![stream]).expect("a link");
-        let (mut near, mut far) = (link(1, near), link(0, far));
+        let (mut local, mut remote) = (link(1, near), link(0, far));
         let (body, mut found) = (TEXT.repeat(1000), vec![0; 1000 * TEXT.len()]);
         let (mut sent, mut received, end) = (false, false, soon());
         while !received {
             assert!(Instant::now() < end, "the message does not arrive");
             let mut parts = std::iter::once((&body[..]).into());
-            sent = sent || near.try_send(0, &Tag([1; 4]), body.len(), &mut parts).expect("sound");
-            received = far.header(0).expect("sound").is_some()
-                && far.recv_into(0, found[..].as_mut().into()).expect("sound");
+            sent = sent || local.try_send(0, &Tag([1; 4]), body.len(), &mut parts).expect("sound");
+            received = remote.header(0).expect("sound").is_some()
+                && remote.recv_into(0, found[..].as_mut().into()).expect("sound");
         }
         assert!(found == body);
     }

@@ -65,9 +65,9 @@ fn controls(ranks: usize) -> Vec<RemoteControl> {
     let mut streams: Vec<Vec<Option<Stream>>> = (0..ranks).map(|_| Vec::new()).collect();
     for rank in 0..ranks {
         for peer in 0..rank {
-            let (near, far) = UnixStream::pair().expect("a pair");
-            streams[rank].push(Some(Stream::Unix(near)));
-            streams[peer].push(Some(Stream::Unix(far)));
+            let (local, remote) = UnixStream::pair().expect("a pair");
+            streams[rank].push(Some(Stream::Unix(local)));
+            streams[peer].push(Some(Stream::Unix(remote)));
         }
         streams[rank].push(None);
     }

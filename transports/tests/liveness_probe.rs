@@ -44,7 +44,7 @@ fn rank(
     config: &HandshakeConfig,
     timeout: Duration,
 ) -> (RemoteControl, SocketAddr, TcpStream) {
-    let (acceptor, own) = spawn_acceptor(config, SESSION, rank);
+    let (acceptor, own_address) = spawn_acceptor(config, SESSION, rank);
     let common = DialContext {
         rank,
         ranks: 2,
@@ -57,24 +57,24 @@ fn rank(
         watcher: None,
     };
     let (listener, address) = listener();
-    let far = TcpStream::connect(address).expect("a connection");
-    let near = listener.accept().expect("it is sound").expect("it has come");
+    let remote = TcpStream::connect(address).expect("a connection");
+    let local = listener.accept().expect("it is sound").expect("it has come");
     let (streams, addresses) = match rank {
-        0 => (vec![None, Some(near)], [own, peer_address]),
-        _ => (vec![Some(near), None], [peer_address, own]),
+        0 => (vec![None, Some(local)], [own_address, peer_address]),
+        _ => (vec![Some(local), None], [peer_address, own_address]),
     };
     let sockets = RemoteControl::new(streams).expect("sockets").with_probe(Arc::new(common), &addresses);
-    (sockets, own, far)
+    (sockets, own_address, remote)
 }
 
 /// Makes the control channel of rank 0, and resets its connection.
 fn reset(address: SocketAddr, config: &HandshakeConfig, timeout: Duration) -> RemoteControl {
-    let (mut near, _, far) = rank(0, address, config, timeout);
-    near.post(b"never read");
+    let (mut local, _, remote) = rank(0, address, config, timeout);
+    local.post(b"never read");
     let arrived = Instant::now() + HANG;
-    while far.peek(&mut [0; 4]).expect("it is sound") < 4 && Instant::now() < arrived {}
-    drop(far);
-    near
+    while remote.peek(&mut [0; 4]).expect("it is sound") < 4 && Instant::now() < arrived {}
+    drop(remote);
+    local
 }
 
 /// Returns the next event and the time until it came.
@@ -97,40 +97,40 @@ fn answering_peer_is_alive() {
     for encrypted in [false, true] {
         let config = handshake_config(encrypted);
         let (_acceptor, address) = spawn_acceptor(&config, SESSION, 1);
-        let mut near = reset(address, &config, NEVER);
-        let (event, after) = next_event(&mut near);
-        assert!(event == RESET && after < HANG, "{event:?} after {after:?}, encrypted: {encrypted}");
-        assert_eq!(near.poll(), None, "the event is reported once");
+        let mut local = reset(address, &config, NEVER);
+        let (event, elapsed) = next_event(&mut local);
+        assert!(event == RESET && elapsed < HANG, "{event:?} after {elapsed:?}, encrypted: {encrypted}");
+        assert_eq!(local.poll(), None, "the event is reported once");
     }
 }
 
 #[test]
 fn refused_probe_means_exited() {
     let (config, address) = (handshake_config(false), listener().1);
-    let (event, after) = next_event(&mut reset(address, &config, NEVER));
-    assert!(event == EXITED && after < HANG, "{event:?} after {after:?}");
+    let (event, elapsed) = next_event(&mut reset(address, &config, NEVER));
+    assert!(event == EXITED && elapsed < HANG, "{event:?} after {elapsed:?}");
 }
 
 #[test]
 fn orderly_close_needs_no_probe() {
     let config = handshake_config(false);
     let (_acceptor, address) = spawn_acceptor(&config, SESSION, 1);
-    let (mut near, _, far) = rank(0, address, &config, NEVER);
-    drop(far);
-    assert_eq!(next_event(&mut near).0, EXITED);
+    let (mut local, _, remote) = rank(0, address, &config, NEVER);
+    drop(remote);
+    assert_eq!(next_event(&mut local).0, EXITED);
 }
 
 /// The listener is silent, belongs to another session, or belongs to another job.
 #[test]
 fn inconclusive_probe_does_not_prove_exit() {
-    let (own, timeout) = (handshake_config(false), SECOND / 2);
+    let (config, timeout) = (handshake_config(false), SECOND / 2);
     let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-    let (_session, other_session) = spawn_acceptor(&own, SESSION + 1, 1);
+    let (_session, other_session) = spawn_acceptor(&config, SESSION + 1, 1);
     let (_job, other_job) = spawn_acceptor(&handshake_config(false), SESSION, 1);
     for address in [silent.local_addr().expect("one"), other_session, other_job] {
-        let (event, after) = next_event(&mut reset(address, &own, timeout));
-        assert!(event == RESET && after < HANG, "{event:?} after {after:?}");
-        assert!(address == other_job || after >= timeout * 9 / 10, "the probe ended after {after:?}");
+        let (event, elapsed) = next_event(&mut reset(address, &config, timeout));
+        assert!(event == RESET && elapsed < HANG, "{event:?} after {elapsed:?}");
+        assert!(address == other_job || elapsed >= timeout * 9 / 10, "the probe ended after {elapsed:?}");
     }
 }
 
@@ -139,23 +139,23 @@ fn inconclusive_probe_does_not_prove_exit() {
 #[test]
 fn probe_retries_closing_listener() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-    let mut near = reset(listener.local_addr().expect("one"), &handshake_config(false), NEVER);
+    let mut local = reset(listener.local_addr().expect("one"), &handshake_config(false), NEVER);
     let shutting =
         std::thread::spawn(move || (0..3).for_each(|_| drop(listener.accept().expect("a connection"))));
-    let (event, after) = next_event(&mut near);
+    let (event, elapsed) = next_event(&mut local);
     shutting.join().expect("no panic");
-    assert!(event == EXITED && after < HANG, "{event:?} after {after:?}");
+    assert!(event == EXITED && elapsed < HANG, "{event:?} after {elapsed:?}");
 }
 
 #[test]
 fn late_poll_still_sees_probe_answer() {
     let (config, timeout) = (handshake_config(false), SECOND / 5);
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
-    let mut near = reset(listener.local_addr().expect("one"), &config, timeout);
-    assert_eq!(near.poll(), None, "no answer has come");
+    let mut local = reset(listener.local_addr().expect("one"), &config, timeout);
+    assert_eq!(local.poll(), None, "no answer has come");
     drop(listener);
     std::thread::sleep(2 * timeout);
-    assert_eq!(next_event(&mut near).0, EXITED);
+    assert_eq!(next_event(&mut local).0, EXITED);
 }
 
 #[test]

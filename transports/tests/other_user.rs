@@ -69,20 +69,20 @@ fn users_without_a_number_are_refused() {
     let mut command = Command::new("unshare");
     command.arg("--user").arg(std::env::current_exe().expect("this test"));
     command.args(["--exact", "users_without_a_number_are_refused", "--nocapture"]).env(NAMESPACE, "");
-    let mut inside = match command.stdout(Stdio::piped()).spawn() {
+    let mut child = match command.stdout(Stdio::piped()).spawn() {
         Ok(inside) => inside,
         Err(error) => return eprintln!("SKIPPED: needs the program `unshare`: {error}"),
     };
-    let lines = BufReader::new(inside.stdout.take().expect("a pipe")).lines().map_while(Result::ok);
+    let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines().map_while(Result::ok);
     let mut lines = lines.fuse();
     let name = lines.find_map(|line| Some(line.split_once(MARK)?.1.to_owned()));
     let Some(name) = name else {
-        assert_ne!(inside.wait().expect("it ends").code(), Some(FAILED_TEST));
+        assert_ne!(child.wait().expect("it ends").code(), Some(FAILED_TEST));
         return eprintln!("SKIPPED: this system permits no user namespace");
     };
     let _connected = unix::connect(&name);
     lines.for_each(drop);
-    assert!(inside.wait().expect("it ends").success(), "a user without a number was accepted");
+    assert!(child.wait().expect("it ends").success(), "a user without a number was accepted");
 }
 
 /// Environment variable of the process in a user namespace.

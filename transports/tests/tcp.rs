@@ -116,9 +116,9 @@ fn staged_body_is_kept() {
 }
 
 fn stage_and_take(mut fabrics: Vec<Fabric>) {
-    let [near, far] = &mut fabrics[..] else { panic!("two ranks") };
+    let [local, remote] = &mut fabrics[..] else { panic!("two ranks") };
     let (sender, receiver) =
-        (near.links[1].as_mut().expect("a link"), far.links[0].as_mut().expect("a link"));
+        (local.links[1].as_mut().expect("a link"), remote.links[0].as_mut().expect("a link"));
     let body = contents(1, LONG.slot_bytes);
     let mut send = || {
         let mut parts = std::iter::once(body[..].into());

@@ -64,5 +64,5 @@ fn program(name: &str) -> Command {
 
 /// Returns whether this process runs as root, by the owner of its own folder in /proc.
 fn is_root() -> bool {
-    std::fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0)
+    std::fs::metadata("/proc/self").is_ok_and(|folder| folder.uid() == 0)
 }

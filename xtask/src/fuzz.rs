@@ -52,11 +52,12 @@ fn targets(folder: &Path, wanted: &[String]) -> Result<Vec<String>> {
     let corpus = folder.join("corpus");
     let entries = std::fs::read_dir(&corpus).map_err(|error| format!("{}: {error}", corpus.display()))?;
     let names = entries.flatten().filter(|entry| entry.path().is_dir());
-    let mut all: Vec<String> = names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-    all.sort();
-    match wanted.iter().find(|target| !all.contains(target)) {
-        Some(unknown) => Err(format!("there is no target {unknown}; there are {}", all.join(", "))),
-        None if wanted.is_empty() => Ok(all),
+    let mut targets: Vec<String> =
+        names.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    targets.sort();
+    match wanted.iter().find(|target| !targets.contains(target)) {
+        Some(unknown) => Err(format!("there is no target {unknown}; there are {}", targets.join(", "))),
+        None if wanted.is_empty() => Ok(targets),
         None => Ok(wanted.to_vec()),
     }
 }
@@ -121,11 +122,11 @@ mod tests {
     #[test]
     fn unknown_target_is_refused_by_name() {
         let folder = cargo::root().join("fuzz");
-        let all = targets(&folder, &[]).expect("a corpus");
-        assert!(all.len() >= 10, "{all:?}");
-        assert_eq!(targets(&folder, &all[..1]), Ok(all[..1].to_vec()));
+        let names = targets(&folder, &[]).expect("a corpus");
+        assert!(names.len() >= 10, "{names:?}");
+        assert_eq!(targets(&folder, &names[..1]), Ok(names[..1].to_vec()));
         let error = targets(&folder, &["nothing".to_owned()]).expect_err("unknown");
-        assert!(error.contains("nothing") && error.contains(&all[0]), "{error}");
+        assert!(error.contains("nothing") && error.contains(&names[0]), "{error}");
     }
 
     #[test]

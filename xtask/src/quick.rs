@@ -86,10 +86,10 @@ fn selected<'a>(packages: &'a [&str]) -> impl Iterator<Item = &'a str> {
     packages.iter().flat_map(|package| ["--package", package])
 }
 
-/// Returns the files that differ from the point where `since` and this branch parted, and those
-/// that git does not track yet. If `since` is unknown, only changes that are not committed count.
-fn changed_files(since: &str) -> Result<Vec<String>> {
-    let base = git(&["merge-base", "HEAD", since]).unwrap_or_else(|_| "HEAD".to_owned());
+/// Returns the files that differ from the point where `start` and this branch parted, and those
+/// that git does not track yet. If `start` is unknown, only changes that are not committed count.
+fn changed_files(start: &str) -> Result<Vec<String>> {
+    let base = git(&["merge-base", "HEAD", start]).unwrap_or_else(|_| "HEAD".to_owned());
     let changed = git(&["diff", "--name-only", base.trim()])?;
     let new = git(&["ls-files", "--others", "--exclude-standard"])?;
     Ok(changed.lines().chain(new.lines()).map(str::to_owned).collect())
@@ -133,8 +133,8 @@ fn package_of(file: &str, members: &[Member]) -> Option<String> {
     if !is_source || OTHER_WORKSPACES.iter().any(|(folder, _)| file.starts_with(folder)) {
         return None;
     }
-    let above = members.iter().filter(|member| file.starts_with(&member.folder));
-    above.max_by_key(|member| member.folder.len()).map(|member| member.name.clone())
+    let parents = members.iter().filter(|member| file.starts_with(&member.folder));
+    parents.max_by_key(|member| member.folder.len()).map(|member| member.name.clone())
 }
 
 #[cfg(test)]

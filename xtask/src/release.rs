@@ -140,8 +140,8 @@ fn own_version(manifest: &str) -> Option<&str> {
 /// Returns true if the changelog has lines below the heading of this section.
 fn has_changes(changelog: &str, section: &str) -> bool {
     let heading = format!("## [{section}]");
-    let below = changelog.lines().skip_while(|line| !line.starts_with(&heading)).skip(1);
-    below.take_while(|line| !line.starts_with("## ")).any(|line| line.starts_with("- "))
+    let lines = changelog.lines().skip_while(|line| !line.starts_with(&heading)).skip(1);
+    lines.take_while(|line| !line.starts_with("## ")).any(|line| line.starts_with("- "))
 }
 
 #[cfg(test)]

@@ -179,11 +179,11 @@ impl Unpacker {
         while self.ready.is_empty() {
             let (work, lengths) = self.pending.pop_front().expect("both visits see the same parameters");
             let bytes = work.wait()?;
-            let mut rest = bytes.as_slice();
+            let mut gradients = bytes.as_slice();
             for length in lengths {
-                let (gradient, tail) = rest.split_at(length);
+                let (gradient, tail) = gradients.split_at(length);
                 self.ready.push_back(gradient.to_vec());
-                rest = tail;
+                gradients = tail;
             }
         }
         Ok(self.ready.pop_front().expect("a bucket has gradients"))

@@ -38,9 +38,9 @@ fn compare(op: ReduceOperation, bucket_bytes: usize, graph: fn(&Weights, Tensor<
             };
             let gradients = |rank| GradientsParams::from_grads(graph(&model, input(rank)).backward(), &model);
             let reduced = sync.reduce(gradients(comm.rank() as u64), &model).unwrap();
-            let all = [0, 1, 2].map(gradients);
-            let sum = |of: &dyn Fn(&GradientsParams) -> Tensor<2>| {
-                let sum = all.iter().map(of).reduce(|sum, next| sum + next).unwrap();
+            let unreduced = [0, 1, 2].map(gradients);
+            let sum = |gradient: &dyn Fn(&GradientsParams) -> Tensor<2>| {
+                let sum = unreduced.iter().map(gradient).reduce(|sum, next| sum + next).unwrap();
                 if op == Mean { sum.div_scalar(3.0) } else { sum }
             };
             let left = sum(&|grads| grads.get::<2>(model.left.id).unwrap());

@@ -58,11 +58,12 @@ fn all_reduce_works_on_any_number_of_ranks() {
 fn all_reduce_repeats_with_random_matrices() {
     on_ranks(4, |comm, device| {
         for round in 0..100 {
-            let of = |rank: usize| random(round * 4 + rank as u64 + 1, 400);
-            let data = TensorData::new(of(comm.rank()), [20, 20]);
+            let matrix = |rank: usize| random(round * 4 + rank as u64 + 1, 400);
+            let data = TensorData::new(matrix(comm.rank()), [20, 20]);
             let output = all_reduce(Tensor::<2>::from_data(data, device), Sum, comm).unwrap();
-            let all = [0, 1, 2, 3].map(of);
-            let expected: Vec<f32> = (0..400).map(|at| all.iter().map(|values| values[at]).sum()).collect();
+            let matrices = [0, 1, 2, 3].map(matrix);
+            let expected: Vec<f32> =
+                (0..400).map(|index| matrices.iter().map(|values| values[index]).sum()).collect();
             let expected = TensorData::new(expected, [20, 20]);
             output.into_data().assert_approx_eq::<f32>(&expected, Tolerance::default());
         }
@@ -78,8 +79,8 @@ fn all_gather_concatenates_and_sums_gradients() {
         assert_eq!(values(&output), [0.0, 10.0, 1.0, 11.0, 2.0, 12.0]);
         let weights = Tensor::<1>::from_floats([1.0, 2.0, 3.0, 4.0, 5.0, 6.0], device);
         let gradients = (output * weights * (rank + 1.0)).backward();
-        let own = [2.0 * rank + 1.0, 2.0 * rank + 2.0].map(|weight| weight * 6.0);
-        assert_eq!(values(&input.grad(&gradients).unwrap()), own);
+        let expected = [2.0 * rank + 1.0, 2.0 * rank + 2.0].map(|weight| weight * 6.0);
+        assert_eq!(values(&input.grad(&gradients).unwrap()), expected);
     });
 }
 

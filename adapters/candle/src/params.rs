@@ -46,9 +46,9 @@ impl Params {
 
     /// Returns an error unless all ranks have the same variables.
     pub(crate) fn check_equal(&self, comm: &Communicator) -> Result<()> {
-        let mut all = vec![0; comm.size()];
-        comm.all_gather(&[self.fingerprint()], &mut all)?;
-        let other = all.iter().position(|fingerprint| *fingerprint != all[0]);
+        let mut fingerprints = vec![0; comm.size()];
+        comm.all_gather(&[self.fingerprint()], &mut fingerprints)?;
+        let other = fingerprints.iter().position(|fingerprint| *fingerprint != fingerprints[0]);
         other.map_or(Ok(()), |other| Err(Error::DifferentModels { rank: comm.rank(), other }))
     }
 
@@ -59,8 +59,8 @@ impl Params {
 
     /// Returns a number that is equal for equal names, shapes and types: FNV-1a of their text.
     fn fingerprint(&self) -> u64 {
-        let one = |(name, var): (&String, &Var)| format!("{name} {:?} {:?};", var.dims(), var.dtype());
-        let text: String = self.names.iter().zip(&self.vars).map(one).collect();
+        let described = |(name, var): (&String, &Var)| format!("{name} {:?} {:?};", var.dims(), var.dtype());
+        let text: String = self.names.iter().zip(&self.vars).map(described).collect();
         text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
         })
@@ -73,7 +73,7 @@ impl From<&VarMap> for Params {
         let data = map.data().lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let mut named: Vec<(String, Var)> =
             data.iter().map(|(name, var)| (name.clone(), var.clone())).collect();
-        named.sort_by(|(one, _), (other, _)| one.cmp(other));
+        named.sort_by(|(name, _), (other, _)| name.cmp(other));
         let (names, vars) = named.into_iter().unzip();
         Self { names, vars }
     }

@@ -62,8 +62,8 @@ impl Shard {
         let values = bucket.vars.iter().map(|var| var.flatten_all());
         let values = padded(values.collect::<candle_core::Result<_>>()?, &bucket, comm.size() * count)?;
         // A copy: candle sets no variable from a tensor that shares its memory.
-        let own = Var::from_tensor(&values.narrow(0, comm.rank() * count, count)?.copy()?)?;
-        Ok(Self { bucket, count, own })
+        let share = Var::from_tensor(&values.narrow(0, comm.rank() * count, count)?.copy()?)?;
+        Ok(Self { bucket, count, own: share })
     }
 }
 

@@ -62,8 +62,8 @@ fn numbers(seed: u64, count: usize) -> Result<Tensor> {
 fn batch(step: usize, rank: usize, ranks: usize) -> Result<(Tensor, Tensor)> {
     let rows = ROWS / ranks;
     let part = |seed: usize, width: usize| -> Result<Tensor> {
-        let all = numbers((seed + step) as u64, ROWS * width)?.reshape((ROWS, width))?;
-        Ok(all.narrow(0, rank * rows, rows)?)
+        let batch = numbers((seed + step) as u64, ROWS * width)?.reshape((ROWS, width))?;
+        Ok(batch.narrow(0, rank * rows, rows)?)
     };
     Ok((part(1000, 5)?, part(2000, 2)?))
 }
@@ -139,8 +139,8 @@ fn on_ranks<R: Send>(ranks: usize, body: impl Fn(&Communicator) -> Result<R> + S
 
 fn assert_near(found: &[f32], wanted: &[f32]) {
     assert_eq!(found.len(), wanted.len());
-    for (at, (found, wanted)) in found.iter().zip(wanted).enumerate() {
-        assert!((found - wanted).abs() <= 2e-4 * wanted.abs().max(0.1), "{at}: {found}, not {wanted}");
+    for (index, (found, wanted)) in found.iter().zip(wanted).enumerate() {
+        assert!((found - wanted).abs() <= 2e-4 * wanted.abs().max(0.1), "{index}: {found}, not {wanted}");
     }
 }
 

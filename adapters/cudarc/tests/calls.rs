@@ -51,8 +51,8 @@ fn comm_tells_its_rank_stream_and_device() {
 #[test]
 fn all_reduce_has_every_operation() {
     on_ranks(3, |comm, stream| {
-        let own = vec![comm.rank() as f32 + 1.0; 3000];
-        let input = stream.clone_htod(&own).unwrap();
+        let values = vec![comm.rank() as f32 + 1.0; 3000];
+        let input = stream.clone_htod(&values).unwrap();
         let mut output = stream.alloc_zeros::<f32>(3000).unwrap();
         let cases = [
             (ReduceOp::Sum, 6.0),
@@ -64,7 +64,7 @@ fn all_reduce_has_every_operation() {
         for (op, expected) in cases {
             assert_eq!(comm.all_reduce(&input, &mut output, &op).unwrap(), NcclStatus::Success);
             assert_eq!(stream.clone_dtoh(&output).unwrap(), [expected; 3000], "{op:?}");
-            let mut buffer = stream.clone_htod(&own).unwrap();
+            let mut buffer = stream.clone_htod(&values).unwrap();
             comm.all_reduce_in_place(&mut buffer, &op).unwrap();
             assert_eq!(stream.clone_dtoh(&buffer).unwrap(), [expected; 3000], "{op:?}");
         }
@@ -115,12 +115,12 @@ fn reduce_writes_only_the_root() {
 #[test]
 fn all_gather_and_reduce_scatter_share_out() {
     on_ranks(2, |comm, stream| {
-        let own = stream.clone_htod(&[comm.rank() as u8 + 1; 9]).unwrap();
-        let mut all = stream.alloc_zeros::<u8>(18).unwrap();
-        comm.all_gather(&own, &mut all).unwrap();
-        assert_eq!(stream.clone_dtoh(&all).unwrap(), [[1; 9], [2; 9]].concat());
+        let input = stream.clone_htod(&[comm.rank() as u8 + 1; 9]).unwrap();
+        let mut gathered = stream.alloc_zeros::<u8>(18).unwrap();
+        comm.all_gather(&input, &mut gathered).unwrap();
+        assert_eq!(stream.clone_dtoh(&gathered).unwrap(), [[1; 9], [2; 9]].concat());
         let mut share = stream.alloc_zeros::<u8>(9).unwrap();
-        comm.reduce_scatter(&all, &mut share, &ReduceOp::Sum).unwrap();
+        comm.reduce_scatter(&gathered, &mut share, &ReduceOp::Sum).unwrap();
         assert_eq!(stream.clone_dtoh(&share).unwrap(), [2 * (comm.rank() as u8 + 1); 9]);
     });
 }

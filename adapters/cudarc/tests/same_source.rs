@@ -57,10 +57,10 @@ macro_rules! program {
                 input: &CudaSlice<f32>,
                 output: &mut CudaSlice<f32>,
             ) -> Result<(), result::NcclError> {
-                let (from, into) = (input.slice(..), output.slice_mut(..));
+                let (sent, received) = (input.slice(..), output.slice_mut(..));
                 let mut group = comm.group();
-                group.send(from, 0)?;
-                group.recv(into, 0)?;
+                group.send(sent, 0)?;
+                group.recv(received, 0)?;
                 Ok(())
             }
 

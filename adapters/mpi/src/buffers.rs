@@ -27,11 +27,11 @@ impl RawBuffers {
         let Self { input, input_bytes, output, output_bytes, own_offset } = self;
         check_address(input, input_bytes)?;
         check_address(output, output_bytes)?;
-        let (from, into) = ((input.addr(), input_bytes), (output.addr(), output_bytes));
+        let (input_place, output_place) = ((input.addr(), input_bytes), (output.addr(), output_bytes));
         // SAFETY: valid by the contract. In place, the output is the only access to both buffers;
         // else the input is disjoint from it by the comparison, or copied before it is made.
         unsafe {
-            match Aliasing::of(from, into, own_offset) {
+            match Aliasing::of(input_place, output_place, own_offset) {
                 Aliasing::Separate => {
                     let (input, output) = (slice(input, input_bytes), slice_mut(output, output_bytes));
                     run(OpBuffers::Separate { input, output })

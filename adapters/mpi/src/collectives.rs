@@ -70,22 +70,28 @@ fn rooted(comm: &Comm, operation: Operation, root: c_int) -> Outcome<Operation> 
 /// A number of elements and their datatype.
 type Extent = (c_int, Handle);
 
+/// The share of this rank in a gather or a scatter.
+struct OwnShare {
+    extent: Extent,
+    in_place: bool,
+}
+
 /// Returns the operation of a gather or a scatter, and true if this is the root, in place.
 ///
-/// Each rank describes its own share. The root also describes the shares of `all` ranks, and its
-/// own only if it is not in place.
+/// Each rank describes its own share. The root also describes the shares of all ranks, and its own
+/// only if it is not in place.
 fn own_share(
     comm: &Comm,
     collective: Collective,
-    (own, in_place): (Extent, bool),
-    all: Extent,
+    OwnShare { extent, in_place }: OwnShare,
+    root_extent: Extent,
     root: c_int,
 ) -> Outcome<(Operation, bool)> {
     let is_root = comm.communicator.rank() == comm.rank_of("the root", root)?;
     let operation = match (is_root, in_place) {
-        (true, true) => movement(collective, all, None),
-        (true, false) => movement(collective, own, Some(all)),
-        (false, _) => movement(collective, own, None),
+        (true, true) => movement(collective, root_extent, None),
+        (true, false) => movement(collective, extent, Some(root_extent)),
+        (false, _) => movement(collective, extent, None),
     };
     Ok((rooted(comm, operation?, root)?, is_root && in_place))
 }
@@ -275,7 +281,8 @@ unsafe extern "C" fn MPIABI_Gather(
     guard("MPI_Gather", || {
         let comm = comm::find(comm)?;
         let (sent, received) = ((send_count, send_type), (receive_count, receive_type));
-        let (operation, _) = own_share(&comm, Collective::Gather, (sent, is_in_place(send)), received, root)?;
+        let share = OwnShare { extent: sent, in_place: is_in_place(send) };
+        let (operation, _) = own_share(&comm, Collective::Gather, share, received, root)?;
         // SAFETY: by the contract.
         unsafe { run(&comm, operation, Memory { send, receive }) }
     })
@@ -297,9 +304,9 @@ unsafe extern "C" fn MPIABI_Scatter(
     guard("MPI_Scatter", || {
         let comm = comm::find(comm)?;
         let (sent, received) = ((send_count, send_type), (receive_count, receive_type));
-        let own = (received, is_in_place(receive));
+        let share = OwnShare { extent: received, in_place: is_in_place(receive) };
         // In place, the root's share stays where it is, and its copy is dropped.
-        let (operation, stays) = own_share(&comm, Collective::Scatter, own, sent, root)?;
+        let (operation, stays) = own_share(&comm, Collective::Scatter, share, sent, root)?;
         let mut copy = if stays { vec![0u8; operation.count] } else { Vec::new() };
         let receive = if stays { copy.as_mut_ptr().cast() } else { receive };
         // SAFETY: by the contract; the copy has the length of a share.

@@ -194,12 +194,12 @@ unsafe extern "C" fn MPIABI_Sendrecv(
     send: *const c_void,
     send_count: c_int,
     send_type: Handle,
-    to: c_int,
+    destination: c_int,
     send_tag: c_int,
     receive: *mut c_void,
     receive_count: c_int,
     receive_type: Handle,
-    from: c_int,
+    source: c_int,
     receive_tag: c_int,
     comm: Handle,
     status: *mut Status,
@@ -208,14 +208,14 @@ unsafe extern "C" fn MPIABI_Sendrecv(
         memory: send.cast_mut(),
         count: send_count,
         datatype: send_type,
-        peer: to,
+        peer: destination,
         tag: send_tag,
     };
     let received = Arguments {
         memory: receive,
         count: receive_count,
         datatype: receive_type,
-        peer: from,
+        peer: source,
         tag: receive_tag,
     };
     guard("MPI_Sendrecv", || {

@@ -30,18 +30,24 @@ static REQUESTS: Handles<Arc<Mutex<Request>>> = Handles::new(1);
 
 impl Request {
     /// Begins to send to a rank.
-    pub(crate) fn send(comm: &Arc<Comm>, memory: RawMemory, to: usize, tag: u64) -> Self {
-        Self { state: State::Sending(comm.communicator.isend(memory, to, tag)), _comm: Arc::clone(comm) }
+    pub(crate) fn send(comm: &Arc<Comm>, memory: RawMemory, receiver: usize, tag: u64) -> Self {
+        Self {
+            state: State::Sending(comm.communicator.isend(memory, receiver, tag)),
+            _comm: Arc::clone(comm),
+        }
     }
 
     /// Begins to receive from a rank, or from any.
     pub(crate) fn receive(
         comm: &Arc<Comm>,
         memory: RawMemory,
-        from: Option<usize>,
+        sender: Option<usize>,
         tag: Option<u64>,
     ) -> Self {
-        Self { state: State::Receiving(comm.communicator.irecv(memory, from, tag)), _comm: Arc::clone(comm) }
+        Self {
+            state: State::Receiving(comm.communicator.irecv(memory, sender, tag)),
+            _comm: Arc::clone(comm),
+        }
     }
 
     /// Returns the request of a message to or from no process.
@@ -200,8 +206,8 @@ unsafe fn wait_all(count: usize, requests: *mut Handle, statuses: *mut Status) -
     for index in 0..count {
         let status = if statuses.is_null() { statuses } else { statuses.wrapping_add(index) };
         // SAFETY: by the contract, the index is below the count.
-        let one = unsafe { wait_at(requests.wrapping_add(index), status) };
-        outcome = outcome.and(one);
+        let ended = unsafe { wait_at(requests.wrapping_add(index), status) };
+        outcome = outcome.and(ended);
     }
     outcome
 }

@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn groups_are_entered_and_left() {
         let groups = || std::fs::read_to_string("/proc/self/cgroup").expect("Linux");
-        let (before, here) = (groups(), ControlGroup::here());
+        let (original, here) = (groups(), ControlGroup::here());
         let entered = here.and_then(|group| Ok((group.enter_shared()?, group.enter_quota(90, 2)?)));
         match entered {
             Err(refused) => println!("SKIPPED: {refused}"),
@@ -226,7 +226,7 @@ mod tests {
                 assert!(groups().contains("/unisono-compare-90-percent-of-2\n"), "{}", groups());
                 drop(quota);
                 drop(shared);
-                assert_eq!(groups(), before);
+                assert_eq!(groups(), original);
             }
         }
     }

@@ -75,20 +75,21 @@ pub(crate) fn data_points_of_other_placements<'a>(rows: impl IntoIterator<Item =
 ///
 /// Without such a placement, all times count.
 fn by_placement<'a>(rows: impl IntoIterator<Item = &'a Row>) -> Vec<Vec<DataPoint>> {
-    let all = collect_samples(rows);
-    let usual = placements_by_frequency(&all);
+    let samples = collect_samples(rows);
+    let usual = placements_by_frequency(&samples);
     let states = |(&(case, bytes), rounds): (&(Case, usize), &Samples)| {
-        let both = usual[&case].into_iter().filter(|&cores| rounds.has_both(cores));
-        let points: Vec<DataPoint> = both.map(|cores| rounds.data_point(case, bytes, Some(cores))).collect();
+        let placements = usual[&case].into_iter().filter(|&cores| rounds.has_both(cores));
+        let points: Vec<DataPoint> =
+            placements.map(|cores| rounds.data_point(case, bytes, Some(cores))).collect();
         if points.is_empty() { vec![rounds.data_point(case, bytes, None)] } else { points }
     };
-    all.iter().map(states).collect()
+    samples.iter().map(states).collect()
 }
 
 /// Returns the placements of each case, the most frequent first.
-fn placements_by_frequency(all: &BTreeMap<(Case, usize), Samples>) -> BTreeMap<Case, [Placement; 3]> {
+fn placements_by_frequency(samples: &BTreeMap<(Case, usize), Samples>) -> BTreeMap<Case, [Placement; 3]> {
     let mut cases: BTreeMap<Case, BTreeMap<Placement, usize>> = BTreeMap::new();
-    for ((case, _), rounds) in all {
+    for ((case, _), rounds) in samples {
         let counts = cases.entry(*case).or_default();
         for cores in rounds.times.values().flatten().filter_map(|(cores, _)| *cores) {
             *counts.entry(cores).or_default() += 1;
@@ -139,8 +140,8 @@ impl Samples {
 
     /// Returns whether unisono and a peer were measured in this placement.
     fn has_both(&self, cores: Placement) -> bool {
-        let has = |of: &dyn Fn(&str) -> bool| {
-            let times = self.times.iter().filter(|(who, _)| of(&who.library));
+        let has = |is_wanted: &dyn Fn(&str) -> bool| {
+            let times = self.times.iter().filter(|(who, _)| is_wanted(&who.library));
             times.flat_map(|(_, times)| times).any(|(found, _)| *found == Some(cores))
         };
         has(&|name| name == unisono::NAME) && has(&|name| !is_unisono(name))
@@ -296,19 +297,19 @@ mod tests {
 
     #[test]
     fn data_points_use_most_frequent_placement() {
-        let at = |flag_latency, library, micros| Row {
+        let row_at = |flag_latency, library, micros| Row {
             flag_latency: Some(flag_latency),
             ..row(1, library, "auto", 8, Ok(micros))
         };
-        let mut rows = vec![at(0.05, "unisono", 0.2), at(0.3, "unisono", 0.4)];
+        let mut rows = vec![row_at(0.05, "unisono", 0.2), row_at(0.3, "unisono", 0.4)];
         assert_eq!(data_points(&rows)[0].unisono_micros(), median([0.2, 0.4]));
-        rows.push(at(0.3, "MPICH 5", 0.6));
+        rows.push(row_at(0.3, "MPICH 5", 0.6));
         assert_eq!(
             (data_points(&rows)[0].speedup(), data_points_of_other_placements(&rows).len()),
             (Some(0.6 / 0.4), 0)
         );
-        let near = |micros| at(0.05, "MPICH 5", micros);
-        rows.extend([near(0.3), near(0.5), row(1, "Gloo", "defaults", 8, Ok(90.0))]);
+        let near_row = |micros| row_at(0.05, "MPICH 5", micros);
+        rows.extend([near_row(0.3), near_row(0.5), row(1, "Gloo", "defaults", 8, Ok(90.0))]);
         let usual = &data_points(&rows)[0];
         assert_eq!(
             (usual.placement, usual.unisono_micros(), usual.speedup()),

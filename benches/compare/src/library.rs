@@ -138,7 +138,7 @@ fn launcher(library: Library, root: &Path) -> &'static str {
 
 /// Returns the environment that the ranks need in every setting.
 fn environment(library: Library, root: &Path) -> Vec<(String, String)> {
-    let root = |below: &str| root.join(below).display().to_string();
+    let root = |path: &str| root.join(path).display().to_string();
     let pairs = match library {
         Library::OpenMpi4 | Library::OpenMpi5 => vec![
             ("OMPI_ALLOW_RUN_AS_ROOT", "1".to_owned()),

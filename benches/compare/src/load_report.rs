@@ -148,21 +148,21 @@ fn table(transport: Transport, collective: Collective, pairs: &[&Pair<'_>]) -> S
 
 /// Lists configurations far behind the best peer, and those far behind their own quiet time.
 fn slow(pairs: &[Pair<'_>]) -> String {
-    let mut below: Vec<(f64, &Pair<'_>)> =
+    let mut slower: Vec<(f64, &Pair<'_>)> =
         pairs.iter().filter_map(|pair| Some((pair.loaded.speedup()?, pair))).collect();
-    let compared = below.len();
-    below.retain(|(ratio, _)| *ratio < RATIO_MIN);
-    below.sort_by(|one, other| one.0.total_cmp(&other.0));
+    let compared = slower.len();
+    slower.retain(|(ratio, _)| *ratio < RATIO_MIN);
+    slower.sort_by(|pair, other| pair.0.total_cmp(&other.0));
     let mut text = format!(
         "\n### Below {RATIO_MIN} of the best peer\n\n{} of {compared}, the worst first. A round has its own ratio, to the \
          best peer of that round.\n",
-        below.len()
+        slower.len()
     );
-    if !below.is_empty() {
+    if !slower.is_empty() {
         text +=
             &format!("\n| case | size | ratio | than | rounds below {RATIO_MIN} |\n|---|--:|--:|---|--:|\n");
     }
-    for (ratio, Pair { loaded, rounds, .. }) in below {
+    for (ratio, Pair { loaded, rounds, .. }) in slower {
         let (size, who) = (size::show(loaded.bytes), format_source(loaded.best_peer()));
         let Rounds { all, below } = rounds;
         text += &format!("| {} | {size} | {ratio:.2} | {who} | {below} of {all} |\n", loaded.case.place());
@@ -171,7 +171,7 @@ fn slow(pairs: &[Pair<'_>]) -> String {
         pairs.iter().filter_map(|pair| Some((pair.slowdown()?, pair))).collect();
     let compared = slowed.len();
     slowed.retain(|(slowdown, _)| *slowdown > SLOWDOWN_MAX);
-    slowed.sort_by(|one, other| other.0.total_cmp(&one.0));
+    slowed.sort_by(|pair, other| other.0.total_cmp(&pair.0));
     text += &format!(
         "\n### More than {SLOWDOWN_MAX} times the own quiet time\n\n{} of {compared}, the worst first.\n",
         slowed.len()

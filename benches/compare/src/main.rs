@@ -203,9 +203,9 @@ fn parse_within(text: &str, range: RangeInclusive<usize>) -> Result<usize, Strin
 fn parse_library(text: &str) -> Result<String, String> {
     let mut names =
         [crate::unisono::NAME, crate::unisono::SYMMETRIC].into_iter().chain(Library::ALL.map(Library::name));
-    let all = names.clone().collect::<Vec<_>>().join(", ");
+    let listed = names.clone().collect::<Vec<_>>().join(", ");
     let found = names.find(|name| name.eq_ignore_ascii_case(text.trim()));
-    found.map(str::to_owned).ok_or_else(|| format!("there are {all}"))
+    found.map(str::to_owned).ok_or_else(|| format!("there are {listed}"))
 }
 
 /// Finds the installed libraries, and the reasons why others are missing.
@@ -255,14 +255,14 @@ impl Arguments {
         };
         let ranks: Vec<usize> = self.ranks.iter().map(|&ranks| usize::from(ranks)).collect();
         let ranks = chosen(&ranks, &[2, 4], &[2, 4, 8]);
-        let all = if quick { &[Collective::AllReduce][..] } else { &Collective::ALL };
-        let collectives = if self.collectives.is_empty() { all } else { &self.collectives };
-        let both = [Transport::Shm, Transport::Tcp];
-        let transports = if self.transport.is_empty() { &both[..] } else { &self.transport };
+        let default_collectives = if quick { &[Collective::AllReduce][..] } else { &Collective::ALL };
+        let collectives = if self.collectives.is_empty() { default_collectives } else { &self.collectives };
+        let default_transports = [Transport::Shm, Transport::Tcp];
+        let transports = if self.transport.is_empty() { &default_transports[..] } else { &self.transport };
         let loads = load::combinations(&self.busy, &self.busy_nice, &self.jobs, &self.cpu_quota);
         let mut worlds = Vec::new();
         for (&transport, &ranks) in
-            transports.iter().flat_map(|one| ranks.iter().map(move |more| (one, more)))
+            transports.iter().flat_map(|transport| ranks.iter().map(move |more| (transport, more)))
         {
             worlds.extend(loads.iter().map(|&load| World { transport, ranks, load }));
         }
@@ -300,8 +300,8 @@ impl Arguments {
 
     /// `unisono` as built together with this program.
     fn program(&self) -> Result<PathBuf, String> {
-        let own = std::env::current_exe().map_err(|error| error.to_string())?;
-        Ok(self.unisono.clone().unwrap_or_else(|| own.with_file_name("unisono")))
+        let program = std::env::current_exe().map_err(|error| error.to_string())?;
+        Ok(self.unisono.clone().unwrap_or_else(|| program.with_file_name("unisono")))
     }
 
     fn results(&self, out: &Path) -> Result<Results, String> {

@@ -142,10 +142,10 @@ impl Drop for Neighbors {
 /// kilobytes over the same transport.
 fn job(world: World, unisono: &Path) -> Vec<OsString> {
     let ranks = world.ranks.to_string();
-    let rest = ["perf", "all_reduce", "--ranks", &ranks, "--transport", world.transport.name()];
+    let arguments = ["perf", "all_reduce", "--ranks", &ranks, "--transport", world.transport.name()];
     let endless = ["--sizes", "3000", "-n", "1000000000", "-c", "0"];
     std::iter::once(unisono.as_os_str().to_owned())
-        .chain(rest.into_iter().chain(endless).map(OsString::from))
+        .chain(arguments.into_iter().chain(endless).map(OsString::from))
         .collect()
 }
 

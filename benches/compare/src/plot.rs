@@ -72,29 +72,29 @@ fn lines(data: &[&DataPoint], case: Case, axis: Axis) -> Vec<Line> {
             |datum: &&DataPoint| Some((datum.bytes as f64, axis.value(case, datum.bytes, micros(datum)?)));
         data.iter().filter_map(point).collect()
     };
-    let of = |name: &str, color, width| {
+    let line_of = |name: &str, color, width| {
         let points = points(&|datum| datum.best_of(name).map(|best| best.micros));
         Line { name: name.to_owned(), color, width, dashed: false, points }
     };
     let roofline = points(&|datum| datum.roofline);
     let roofline = Line { name: ROOFLINE.into(), color: GRAY, width: 2, dashed: true, points: roofline };
-    let peers = peers(data).into_iter().map(|name| of(&name, color(&name), 2));
+    let peers = peers(data).into_iter().map(|name| line_of(&name, color(&name), 2));
     // The thick one last: it lies on top.
-    let all = std::iter::once(roofline)
+    let lines = std::iter::once(roofline)
         .chain(peers)
-        .chain([of(unisono::SYMMETRIC, ORANGE, 3), of(unisono::NAME, RED, 5)]);
-    all.filter(|line| !line.points.is_empty()).collect()
+        .chain([line_of(unisono::SYMMETRIC, ORANGE, 3), line_of(unisono::NAME, RED, 5)]);
+    lines.filter(|line| !line.points.is_empty()).collect()
 }
 
 /// The peers worth a line: the nearest ones, and Gloo.
 fn peers(data: &[&DataPoint]) -> Vec<String> {
-    let all = crate::data_points::libraries(data);
-    let mut peers: Vec<String> = all.into_iter().filter(|name| !is_unisono(name)).collect();
+    let names = crate::data_points::libraries(data);
+    let mut peers: Vec<String> = names.into_iter().filter(|name| !is_unisono(name)).collect();
     let distance = |name: &String| {
         let mean = geometric_mean_vs(data.iter().copied(), 0, |datum| datum.best_of(name));
         if name == "Gloo" { 0.0 } else { mean.unwrap_or(f64::INFINITY) }
     };
-    peers.sort_by(|one, other| distance(one).total_cmp(&distance(other)));
+    peers.sort_by(|name, other| distance(name).total_cmp(&distance(other)));
     peers.truncate(PEERS_MAX);
     peers.sort();
     peers
@@ -141,11 +141,11 @@ fn chart(area: &Area<'_>, lines: &[Line], case: Case, axis: Axis) -> Result<(), 
 /// Beside the chart, where it covers nothing; the most important line first.
 fn legend(area: &Area<'_>, lines: &[Line]) -> Result<(), String> {
     area.fill(&WHITE).map_err(text)?;
-    for (at, line) in lines.iter().rev().enumerate() {
-        let y = LEGEND_TOP + at as i32 * 24;
+    for (index, line) in lines.iter().rev().enumerate() {
+        let y = LEGEND_TOP + index as i32 * 24;
         let dash = if line.dashed { 8 } else { 28 };
-        for from in (0..28).step_by(dash as usize + 4) {
-            let stroke = vec![(from, y), ((from + dash).min(28), y)];
+        for start in (0..28).step_by(dash as usize + 4) {
+            let stroke = vec![(start, y), ((start + dash).min(28), y)];
             area.draw(&PathElement::new(stroke, line.color.stroke_width(line.width))).map_err(text)?;
         }
         let label = Text::new(line.name.clone(), (36, y - 7), ("sans-serif", 14));
@@ -175,8 +175,8 @@ fn number(value: f64) -> String {
 /// Digits in groups of three.
 fn grouped(value: u64) -> String {
     let digits = value.to_string();
-    let group = |(at, digit): (usize, char)| {
-        let gap = at > 0 && (digits.len() - at).is_multiple_of(3);
+    let group = |(index, digit): (usize, char)| {
+        let gap = index > 0 && (digits.len() - index).is_multiple_of(3);
         gap.then_some(' ').into_iter().chain([digit])
     };
     digits.chars().enumerate().flat_map(group).collect()
@@ -221,7 +221,8 @@ mod tests {
 
     fn datum(bytes: usize, names: &[&str]) -> DataPoint {
         let who = |name: &&str| Source { library: (*name).to_owned(), setting: "defaults".to_owned() };
-        let times = names.iter().enumerate().map(|(at, name)| (who(name), bytes as f64 * (at + 1) as f64));
+        let times =
+            names.iter().enumerate().map(|(index, name)| (who(name), bytes as f64 * (index + 1) as f64));
         DataPoint { case: CASE, bytes, placement: None, times: times.collect(), roofline: Some(0.5) }
     }
 

@@ -218,9 +218,10 @@ fn slower(points: &[DataPoint]) -> String {
         .filter_map(|point| Some((point.speedup()?, point)))
         .filter(|(ratio, _)| *ratio < 1.0)
         .collect();
-    slower.sort_by(|one, other| one.0.total_cmp(&other.0));
-    let all = points.iter().filter(|point| point.speedup().is_some()).count();
-    let mut text = format!("\n## Slower than the best peer\n\n{} of {all}, the worst first.\n", slower.len());
+    slower.sort_by(|point, other| point.0.total_cmp(&other.0));
+    let compared = points.iter().filter(|point| point.speedup().is_some()).count();
+    let mut text =
+        format!("\n## Slower than the best peer\n\n{} of {compared}, the worst first.\n", slower.len());
     if !slower.is_empty() {
         text += "\n| case | size | ratio | than |\n|---|--:|--:|---|\n";
     }

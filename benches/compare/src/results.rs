@@ -51,12 +51,13 @@ impl Results {
     ///
     /// A source runs again in three cases:
     ///
-    /// - Its first round came within `within` of the best peer in the same core placement.
+    /// - Its first round took at most `factor` times as long as that of the best peer in the same
+    ///   core placement.
     /// - Its first run failed.
     /// - It has no time in the placement that counts.
     ///
     /// A size that it skipped once stays skipped.
-    pub(crate) fn deserves_round(&self, case: Case, bytes: usize, names: SourceKey<'_>, within: f64) -> bool {
+    pub(crate) fn deserves_round(&self, case: Case, bytes: usize, names: SourceKey<'_>, factor: f64) -> bool {
         let point = Metric::Collective(case, case.stated(bytes));
         let cores = |row: &Row| row.flag_latency.map(Placement::of);
         match self.row(1, point, names) {
@@ -64,11 +65,12 @@ impl Results {
             None => true,
             Some(Row { outcome: Err(_), .. }) => false,
             Some(row @ Row { outcome: Ok(micros), .. }) => {
-                let is_alike =
-                    |other: &&Row| cores(other).zip(cores(row)).is_none_or(|(one, two)| one == two);
+                let is_alike = |other: &&Row| {
+                    cores(other).zip(cores(row)).is_none_or(|(placement, wanted)| placement == wanted)
+                };
                 let alike = self.first_round_peers(point).filter(is_alike);
                 let best = alike.filter_map(|other| other.outcome.as_ref().ok()).copied();
-                *micros <= within * best.fold(f64::INFINITY, f64::min)
+                *micros <= factor * best.fold(f64::INFINITY, f64::min)
                     || self.data_point(point).is_some_and(|point| point.time_of(names).is_none())
             }
         }
@@ -83,7 +85,7 @@ impl Results {
         case: Case,
         bytes: usize,
         names: SourceKey<'_>,
-        within: f64,
+        factor: f64,
     ) -> bool {
         let what = Metric::Collective(case, case.stated(bytes));
         let Some(point) = self.data_point(what) else { return false };
@@ -91,8 +93,8 @@ impl Results {
             return self.row(1, what, names).is_some_and(|row| row.outcome.is_ok());
         };
         point.best_peer().zip(point.speedup()).is_some_and(|(best, ratio)| {
-            let decides = names.0 == unisono::NAME || !is_unisono(names.0) && micros <= within * best.micros;
-            decides && ratio.max(ratio.recip()) <= within
+            let decides = names.0 == unisono::NAME || !is_unisono(names.0) && micros <= factor * best.micros;
+            decides && ratio.max(ratio.recip()) <= factor
         })
     }
 
@@ -127,8 +129,8 @@ impl Results {
     }
 
     fn row(&self, round: usize, what: Metric, names: SourceKey<'_>) -> Option<&Row> {
-        let by = |row: &&Row| (row.library.as_str(), row.setting.as_str()) == names;
-        let rows = self.rows.iter().filter(by);
+        let is_named = |row: &&Row| (row.library.as_str(), row.setting.as_str()) == names;
+        let rows = self.rows.iter().filter(is_named);
         rows.rev().find(|row| (row.round, row.metric) == (round, what))
     }
 

@@ -87,15 +87,15 @@ impl Plan {
     /// from the same minutes. Minutes lie between the further rounds of one world, in which the
     /// machine changes.
     fn run_order(&self) -> Vec<(World, usize)> {
-        let alike = |one: &World, other: &World| World { load: other.load, ..*one } == *other;
-        let all = |worlds: &[World]| {
+        let alike = |world: &World, other: &World| World { load: other.load, ..*world } == *other;
+        let rounds_of = |worlds: &[World]| {
             let rounds = 1..=worlds.first().map_or(0, |&world| self.rounds_for(world));
             let turns = rounds.flat_map(|round| worlds.iter().map(move |&world| (world, round)));
             turns.collect::<Vec<_>>()
         };
         let further = |more| self.worlds.iter().map(move |&world| (world, self.rounds_for(world) + more));
         let more = if self.rounds == 0 { 0 } else { self.extra_rounds };
-        self.worlds.chunk_by(alike).flat_map(all).chain((1..=more).flat_map(further)).collect()
+        self.worlds.chunk_by(alike).flat_map(rounds_of).chain((1..=more).flat_map(further)).collect()
     }
 
     /// Returns the number of rounds: twice as many where every rank has a core, because those are
@@ -202,8 +202,8 @@ mod tests {
         let order = plan(&combinations(&[0, 2], &[], &[], &[])).run_order();
         let order: Vec<_> =
             order.into_iter().map(|(world, round)| (world.ranks, round, world.load.busy)).collect();
-        let of = |ranks| [(ranks, 1, 0), (ranks, 1, 2), (ranks, 2, 0), (ranks, 2, 2)];
-        assert_eq!(order, [of(2), of(4)].concat());
+        let rounds_of = |ranks| [(ranks, 1, 0), (ranks, 1, 2), (ranks, 2, 0), (ranks, 2, 2)];
+        assert_eq!(order, [rounds_of(2), rounds_of(4)].concat());
     }
 
     #[test]

@@ -126,8 +126,8 @@ impl Line {
             "flag_latency_us" => Metric::FlagLatency,
             name => {
                 let mut transports = [Transport::Shm, Transport::Tcp].into_iter();
-                let transport = transports.find(|one| one.name() == self.transport)?;
-                let collective = Collective::ALL.into_iter().find(|one| one.name() == name)?;
+                let transport = transports.find(|transport| transport.name() == self.transport)?;
+                let collective = Collective::ALL.into_iter().find(|collective| collective.name() == name)?;
                 let load = self.load.parse().ok()?;
                 Metric::Collective(Case { transport, collective, ranks: self.ranks, load }, self.bytes)
             }

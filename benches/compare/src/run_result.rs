@@ -50,8 +50,8 @@ impl TimeSpent {
 
 impl std::fmt::Display for TimeSpent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let (launching, all) = (self.launching.as_secs_f64(), self.all.as_secs_f64());
-        write!(f, "{all:.1} s, of which launching {launching:.1}")
+        let (launching, total) = (self.launching.as_secs_f64(), self.all.as_secs_f64());
+        write!(f, "{total:.1} s, of which launching {launching:.1}")
     }
 }
 
@@ -75,8 +75,8 @@ impl Implementation<'_> {
         match self {
             Self::Unisono(unisono, name) => run_unisono(unisono, name, task, cores),
             Self::Peer(peer, setting) => run_peer(task, |wanted| {
-                let rest = Task { workloads: wanted.to_vec(), ..*task };
-                let mut command = setting.command(peer, &rest, cores);
+                let pending = Task { workloads: wanted.to_vec(), ..*task };
+                let mut command = setting.command(peer, &pending, cores);
                 let table = flag_page(task.world, cores);
                 command.envs(table.as_ref().map(|(_, path)| (FLAG_PAGE_ENV, path)));
                 process::run(&mut command, task.time_limits.silence() + SELF_TERMINATION_GRACE)
@@ -138,14 +138,14 @@ fn run_peer(task: &Task, launch: impl Fn(&[Workload]) -> ProcessOutcome) -> RunR
         let ended = launch(left);
         turn.time_spent.add_process(&ended);
         let why = failure_reason(&ended, task.time_limits);
-        let (outcomes, rest) = match outcomes(&ended.stdout, task.world) {
+        let (outcomes, pending) = match outcomes(&ended.stdout, task.world) {
             Ok(outcomes) => attribute_failure(outcomes, why, task.world, left),
             // A line that is none makes all of them doubtful.
             Err(line) => (left.iter().map(|wanted| failed(task.world, wanted, &line)).collect(), &left[..0]),
         };
         empty = if outcomes.len() > 1 { 0 } else { empty + 1 };
         turn.outcomes.extend(outcomes);
-        left = rest;
+        left = pending;
         if empty == EMPTY_LAUNCHES_MAX {
             turn.outcomes.extend(left.iter().map(|wanted| failed(task.world, wanted, NOT_TRIED)));
             break;
@@ -176,12 +176,12 @@ fn attribute_failure(
         };
         wanted.sizes.iter().all(has)
     };
-    let whole = wanted.iter().take_while(is_whole).count();
+    let complete = wanted.iter().take_while(is_whole).count();
     // A benchmark that has measured everything can still fail at its end.
-    let at_fault = wanted.get(whole).or(wanted.last().filter(|_| failure.is_some()));
+    let at_fault = wanted.get(complete).or(wanted.last().filter(|_| failure.is_some()));
     let why = failure.unwrap_or_else(|| "printed no time".to_owned());
     outcomes.extend(at_fault.map(|wanted| failed(world, wanted, &why)));
-    (outcomes, wanted.get(whole + 1..).unwrap_or_default())
+    (outcomes, wanted.get(complete + 1..).unwrap_or_default())
 }
 
 fn failed(world: World, wanted: &Workload, why: &str) -> Outcome {
@@ -191,7 +191,8 @@ fn failed(world: World, wanted: &Workload, why: &str) -> Outcome {
 /// The outcomes among the lines that a benchmark printed; an error is a line that is none.
 fn outcomes(output: &str, world: World) -> Result<Vec<Outcome>, String> {
     let theirs = output.lines().filter_map(|line| {
-        let collective = Collective::ALL.into_iter().find(|one| line.trim().starts_with(one.name()))?;
+        let collective =
+            Collective::ALL.into_iter().find(|collective| line.trim().starts_with(collective.name()))?;
         let fields = line.trim().strip_prefix(&format!("{},{},", collective.name(), world.ranks))?;
         Some(outcome(fields, world, collective).ok_or_else(|| format!("not a time: {line}")))
     });
@@ -281,7 +282,7 @@ mod tests {
 
     #[test]
     fn skipped_sizes_are_not_failures() {
-        let lines = THREE.map(|one| format!("{0},2,8,1\n{0},2,64,!skipped\n", one.name()));
+        let lines = THREE.map(|collective| format!("{0},2,8,1\n{0},2,64,!skipped\n", collective.name()));
         let (outcomes, requested) = run_launches(&[(&lines.concat(), None)]);
         assert_eq!((outcomes.len(), times(&outcomes), requested), (6, 3, vec![3]));
     }
@@ -296,7 +297,7 @@ mod tests {
 
     #[test]
     fn failure_after_last_time_is_reported() {
-        let lines = THREE.map(|one| format!("{0},2,8,1\n{0},2,64,1\n", one.name()));
+        let lines = THREE.map(|collective| format!("{0},2,8,1\n{0},2,64,1\n", collective.name()));
         let (outcomes, requested) = run_launches(&[(&lines.concat(), Some("it died at its end"))]);
         assert_eq!((outcomes.len(), times(&outcomes), requested), (7, 6, vec![3]));
     }

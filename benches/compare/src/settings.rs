@@ -256,9 +256,11 @@ mod tests {
                     let load = Load { busy, ..Load::QUIET };
                     let case = Case { transport, collective, ranks, load };
                     let names: Vec<_> = SETTINGS.iter().filter(|setting| setting.supports(case, 2)).collect();
-                    for (at, one) in names.iter().enumerate() {
-                        let same = |other: &&&Setting| (one.library, one.name) == (other.library, other.name);
-                        assert_eq!(names.iter().skip(at).filter(same).count(), 1, "{one:?}");
+                    for (index, setting) in names.iter().enumerate() {
+                        let same = |other: &&&Setting| {
+                            (setting.library, setting.name) == (other.library, other.name)
+                        };
+                        assert_eq!(names.iter().skip(index).filter(same).count(), 1, "{setting:?}");
                     }
                 }
             }

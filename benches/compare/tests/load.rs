@@ -42,13 +42,13 @@ fn folder(name: &str, program: &str) -> PathBuf {
 }
 
 /// The comparison of one data point, which finds no library.
-fn compare(folder: &Path, rest: &[&str]) -> Command {
+fn compare(folder: &Path, arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_unisono-compare"));
     for (option, name) in [("--unisono", "unisono"), ("--cache", "cache"), ("--out", "record")] {
         command.arg(option).arg(folder.join(name));
     }
     command.args(["--only", "unisono", "--no-startup", "--more", "0", "--ranks", "3", "--sizes", "8"]);
-    command.args(["--transport", "shm", "--collectives", "all_reduce"]).args(rest);
+    command.args(["--transport", "shm", "--collectives", "all_reduce"]).args(arguments);
     command.stdin(Stdio::null()).stderr(Stdio::piped());
     command
 }
@@ -101,7 +101,7 @@ fn loops_end_after(name: &str, signal_name: &str) {
     let parent = child.id();
     signal(parent as i32, signal_name);
     child.wait().expect("a child");
-    wait_until("a loop outlives the comparison", || loops.iter().all(|&one| has_ended(one, parent)));
+    wait_until("a loop outlives the comparison", || loops.iter().all(|&pid| has_ended(pid, parent)));
     signal(measuring, "KILL");
     std::fs::remove_dir_all(folder).expect("own folder");
 }

@@ -28,10 +28,10 @@ fn main() -> ExitCode {
 }
 
 fn check() -> Result<ExitCode, String> {
-    let (before, mut now) = (Baseline::read()?, Baseline::count()?);
+    let (baseline, mut now) = (Baseline::read()?, Baseline::count()?);
     // Count grown paths again: the choice of stores depends on time, which other programs disturb.
-    now.recount(&report::regressions(&before, &now))?;
-    Ok(report::print(&before, &now))
+    now.recount(&report::regressions(&baseline, &now))?;
+    Ok(report::print(&baseline, &now))
 }
 
 fn renew() -> Result<ExitCode, String> {

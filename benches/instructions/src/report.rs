@@ -14,8 +14,8 @@ enum Change {
 }
 
 impl Change {
-    fn of(before: Option<u64>, now: Option<u64>) -> Self {
-        match change(before, now) {
+    fn of(baseline: Option<u64>, now: Option<u64>) -> Self {
+        match change(baseline, now) {
             None => Change::Unmatched,
             Some(change) if change > TOLERANCE => Change::Grew,
             Some(change) if change < -TOLERANCE => Change::Shrank,
@@ -34,33 +34,33 @@ impl Change {
 }
 
 /// The paths that grew.
-pub(crate) fn regressions(before: &Baseline, now: &Baseline) -> Vec<String> {
+pub(crate) fn regressions(baseline: &Baseline, now: &Baseline) -> Vec<String> {
     let grew = |path: &&String| {
-        Change::of(before.counts.get(*path).copied(), now.counts.get(*path).copied()) == Change::Grew
+        Change::of(baseline.counts.get(*path).copied(), now.counts.get(*path).copied()) == Change::Grew
     };
     now.counts.keys().filter(grew).cloned().collect()
 }
 
 /// Prints the table and how it ends: a failure if a path grew, unless under other conditions.
-pub(crate) fn print(before: &Baseline, now: &Baseline) -> ExitCode {
+pub(crate) fn print(baseline: &Baseline, now: &Baseline) -> ExitCode {
     println!("{:<31} {:>12} {:>12} {:>9}", "path", "instructions", "baseline", "change");
     let mut verdicts = Vec::new();
-    let gone = before.counts.keys().filter(|path| !now.counts.contains_key(*path));
+    let gone = baseline.counts.keys().filter(|path| !now.counts.contains_key(*path));
     for path in now.counts.keys().chain(gone) {
-        let (before, now) = (before.counts.get(path).copied(), now.counts.get(path).copied());
-        let verdict = Change::of(before, now);
-        let change = change(before, now).map_or("-".to_owned(), |change| format!("{change:+.1} %"));
-        println!("{path:<31} {:>12} {:>12} {change:>9}{}", shown(now), shown(before), verdict.remark());
+        let (baseline, now) = (baseline.counts.get(path).copied(), now.counts.get(path).copied());
+        let verdict = Change::of(baseline, now);
+        let change = change(baseline, now).map_or("-".to_owned(), |change| format!("{change:+.1} %"));
+        println!("{path:<31} {:>12} {:>12} {change:>9}{}", shown(now), shown(baseline), verdict.remark());
         verdicts.push(verdict);
     }
-    end(before, now, &verdicts)
+    end(baseline, now, &verdicts)
 }
 
-fn end(before: &Baseline, now: &Baseline, verdicts: &[Change]) -> ExitCode {
-    let alike = before.conditions == now.conditions;
+fn end(baseline: &Baseline, now: &Baseline, verdicts: &[Change]) -> ExitCode {
+    let alike = baseline.conditions == now.conditions;
     if !alike {
         println!("WARNING: the baseline is of other conditions, so that growth does not count");
-        println!("baseline: {}\nnow:      {}", before.conditions, now.conditions);
+        println!("baseline: {}\nnow:      {}", baseline.conditions, now.conditions);
     }
     if verdicts.contains(&Change::Unmatched) {
         println!("paths and baseline do not match: `cargo xtask bench instructions --renew` and commit it");
@@ -78,9 +78,9 @@ fn shown(count: Option<u64>) -> String {
 }
 
 /// Returns the change in percent of the baseline.
-fn change(before: Option<u64>, now: Option<u64>) -> Option<f64> {
-    let (before, now) = (before? as f64, now? as f64);
-    Some((now - before) / before.max(1.0) * 100.0)
+fn change(baseline: Option<u64>, now: Option<u64>) -> Option<f64> {
+    let (baseline, now) = (baseline? as f64, now? as f64);
+    Some((now - baseline) / baseline.max(1.0) * 100.0)
 }
 
 /// Percent. Counts of one compiler repeat to a few in a thousand.
@@ -92,9 +92,9 @@ mod tests {
 
     #[test]
     fn growth_within_tolerance_is_not_regression() {
-        let of = |now| Change::of(Some(1000), now);
-        assert_eq!([of(Some(1050)), of(Some(950))], [Change::Same; 2]);
-        assert_eq!([of(Some(1051)), of(Some(949))], [Change::Grew, Change::Shrank]);
-        assert_eq!([of(None), Change::of(None, Some(1))], [Change::Unmatched; 2]);
+        let change_to = |now| Change::of(Some(1000), now);
+        assert_eq!([change_to(Some(1050)), change_to(Some(950))], [Change::Same; 2]);
+        assert_eq!([change_to(Some(1051)), change_to(Some(949))], [Change::Grew, Change::Shrank]);
+        assert_eq!([change_to(None), Change::of(None, Some(1))], [Change::Unmatched; 2]);
     }
 }

@@ -220,14 +220,14 @@ mod tests {
 
     #[test]
     fn behind_names_ranks_and_awaited_call() {
-        let all = [(6, "barrier #6"), (7, "all_reduce #7")];
+        let calls = [(6, "barrier #6"), (7, "all_reduce #7")];
         let records = [0, 1, 2, 3].map(|rank| match rank {
-            3 => record(rank, &all[..1], State::Done),
-            _ => record(rank, &all, State::Started),
+            3 => record(rank, &calls[..1], State::Done),
+            _ => record(rank, &calls, State::Started),
         });
         let diagnosis = Diagnosis::of(&records);
-        let behind = Finding::Behind { ahead: vec![0, 1, 2], call: "all_reduce #7", behind: vec![3] };
-        assert_eq!(diagnosis.finding, behind);
+        let expected = Finding::Behind { ahead: vec![0, 1, 2], call: "all_reduce #7", behind: vec![3] };
+        assert_eq!(diagnosis.finding, expected);
         let text = diagnosis.to_string();
         assert!(text.contains("rank 3 did not come to all_reduce #7, where ranks 0-2 wait"), "{text}");
         assert!(text.contains("rank 0 on here: in all_reduce #7 for 2.0 s, waiting for rank 0"), "{text}");
@@ -235,10 +235,10 @@ mod tests {
 
     #[test]
     fn finding_done_is_idle_and_stuck_is_all_in_same_op() {
-        let all = [(7, "all_reduce #7")];
-        let done = [0, 1, 2, 3].map(|rank| record(rank, &all, State::Done));
+        let calls = [(7, "all_reduce #7")];
+        let done = [0, 1, 2, 3].map(|rank| record(rank, &calls, State::Done));
         assert!(!Diagnosis::of(&done).is_problem());
-        let stuck = [0, 1, 2].map(|rank| record(rank, &all, State::Failed));
+        let stuck = [0, 1, 2].map(|rank| record(rank, &calls, State::Failed));
         assert_eq!(Diagnosis::of(&stuck).finding, Finding::AllInSameOp { call: "all_reduce #7" });
     }
 }

@@ -132,8 +132,8 @@ mod tests {
             for records in by_communicator(records).values() {
                 let _ = Diagnosis::of(records).to_string();
             }
-            let whole = text(0, 1, 0, &noise);
-            let _ = parse(whole.get(..cut).unwrap_or(&whole));
+            let valid = text(0, 1, 0, &noise);
+            let _ = parse(valid.get(..cut).unwrap_or(&valid));
             let _ = parse(&noise);
         }
     }

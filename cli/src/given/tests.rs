@@ -3,12 +3,12 @@ use unisono::schedule::Collective;
 
 /// Writes the step of a thread block.
 fn step(kind: &str, source: &str, target: &str, waits_for: Option<(usize, usize)>) -> String {
-    let [(source, from), (target, into)] = [source, target].map(|cell| cell.split_at(1));
+    let [(source, source_index), (target, target_index)] = [source, target].map(|cell| cell.split_at(1));
     let (block, earlier) = waits_for.map_or(("-1".to_owned(), "-1".to_owned()), |(block, earlier)| {
         (block.to_string(), earlier.to_string())
     });
     format!(
-        r#"<step s="0" type="{kind}" srcbuf="{source}" srcoff="{from}" dstbuf="{target}" dstoff="{into}" cnt="1" depid="{block}" deps="{earlier}" hasdep="0"/>"#
+        r#"<step s="0" type="{kind}" srcbuf="{source}" srcoff="{source_index}" dstbuf="{target}" dstoff="{target_index}" cnt="1" depid="{block}" deps="{earlier}" hasdep="0"/>"#
     )
 }
 
@@ -28,13 +28,13 @@ fn algo(name: &str, coll: &str, (ranks, chunks): (usize, usize), blocks: impl Fn
 /// A ring that reduces in place, and passes sums and results on without a step of its own.
 fn ring(ranks: usize) -> String {
     algo("ring", "allreduce", (ranks, ranks), |rank| {
-        let chunk = |behind: usize| format!("i{}", (rank + 2 * ranks - behind) % ranks);
-        let at = |kind: &str, behind: usize| step(kind, &chunk(behind), &chunk(behind), None);
-        let mut steps = vec![at("s", 0)];
-        steps.extend((1..ranks - 1).map(|behind| at("rrs", behind)));
-        steps.push(at("rrcs", ranks - 1));
-        steps.extend((0..ranks - 2).map(|behind| at("rcs", behind)));
-        steps.push(at("r", ranks - 2));
+        let chunk = |distance: usize| format!("i{}", (rank + 2 * ranks - distance) % ranks);
+        let hop = |kind: &str, distance: usize| step(kind, &chunk(distance), &chunk(distance), None);
+        let mut steps = vec![hop("s", 0)];
+        steps.extend((1..ranks - 1).map(|distance| hop("rrs", distance)));
+        steps.push(hop("rrcs", ranks - 1));
+        steps.extend((0..ranks - 2).map(|distance| hop("rcs", distance)));
+        steps.push(hop("r", ranks - 2));
         block(0, Some(((rank + 1) % ranks, (rank + ranks - 1) % ranks)), &steps)
     })
 }
@@ -59,24 +59,27 @@ fn all_pairs(ranks: usize) -> String {
 /// A ring whose results are stored and passed on, and a thread block without peers that copies.
 fn all_gather_ring(ranks: usize) -> String {
     algo("all_gather_ring", "allgather", (ranks, ranks), |rank| {
-        let behind = |distance: usize| format!("o{}", (rank + ranks - distance) % ranks);
+        let chunk_behind = |distance: usize| format!("o{}", (rank + ranks - distance) % ranks);
         let mut steps = vec![step("s", "i0", "o0", None)];
-        steps.extend((1..ranks - 1).map(|distance| step("rcs", &behind(distance), &behind(distance), None)));
-        steps.push(step("r", "i0", &behind(ranks - 1), None));
-        let copies = [step("cpy", "i0", &behind(0), None)];
+        steps.extend(
+            (1..ranks - 1)
+                .map(|distance| step("rcs", &chunk_behind(distance), &chunk_behind(distance), None)),
+        );
+        steps.push(step("r", "i0", &chunk_behind(ranks - 1), None));
+        let copies = [step("cpy", "i0", &chunk_behind(0), None)];
         block(0, None, &copies) + &block(1, Some(((rank + 1) % ranks, (rank + ranks - 1) % ranks)), &steps)
     })
 }
 
 fn exchange(ranks: usize) -> String {
     algo("exchange", "alltoall", (ranks, ranks), |rank| {
-        let own = [step("cpy", &format!("i{rank}"), &format!("o{rank}"), None)];
+        let copies = [step("cpy", &format!("i{rank}"), &format!("o{rank}"), None)];
         let blocks = (0..ranks).filter(|&peer| peer != rank).enumerate().map(|(id, peer)| {
             let steps =
                 [step("s", &format!("i{peer}"), "o0", None), step("r", "i0", &format!("o{peer}"), None)];
             block(id, Some((peer, peer)), &steps)
         });
-        blocks.collect::<String>() + &block(ranks - 1, None, &own)
+        blocks.collect::<String>() + &block(ranks - 1, None, &copies)
     })
 }
 
@@ -129,20 +132,20 @@ fn wrong_programs_of_msccl_are_refused_with_the_place() {
 fn damaged_programs_of_msccl_end_nothing() {
     let texts = [ring(4), all_pairs(3), all_gather_ring(5), exchange(3)];
     let (mut refused, mut random) = (0, 0x5eed_u64);
-    let mut below = |end: usize| {
+    let mut number_below = |end: usize| {
         random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         (random >> 33) as usize % end
     };
     for turn in 0..2000 {
         let mut bytes = texts[turn % texts.len()].clone().into_bytes();
-        for _ in 0..1 + below(3) {
-            let at = below(bytes.len());
-            match below(3) {
-                0 => bytes[at] = 32 + below(95) as u8,
-                1 => _ = bytes.remove(at),
+        for _ in 0..1 + number_below(3) {
+            let index = number_below(bytes.len());
+            match number_below(3) {
+                0 => bytes[index] = 32 + number_below(95) as u8,
+                1 => _ = bytes.remove(index),
                 _ => {
-                    if let Some(digit) = bytes.iter_mut().skip(at).find(|byte| byte.is_ascii_digit()) {
-                        *digit = b'0' + below(10) as u8;
+                    if let Some(digit) = bytes.iter_mut().skip(index).find(|byte| byte.is_ascii_digit()) {
+                        *digit = b'0' + number_below(10) as u8;
                     }
                 }
             }

@@ -78,13 +78,13 @@ fn reset_as_exit_is_caught_as_split_brain() {
 
 #[test]
 fn injected_bugs_are_found_within_two_thousand_seeds() {
-    let all = [
+    let violations = [
         ("credit is given before a message is taken", first_violation(on_every_fabric(early_credit))),
         ("news of deaths get lost", first_violation(on_every_fabric(lost_exit_events))),
         ("a failure forgets its cause", first_violation(on_every_fabric(lost_abort_cause))),
         ("the first answer is believed", first_violation(on_every_fabric(first_vote_trusted))),
         ("messages come late", first_violation(stale_messages)),
     ];
-    println!("{all:?}");
-    assert!(all.iter().all(|(_, found)| found.is_some()), "{all:?}");
+    println!("{violations:?}");
+    assert!(violations.iter().all(|(_, found)| found.is_some()), "{violations:?}");
 }

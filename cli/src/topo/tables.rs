@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn links_show_number_and_version() {
-        let of = |count, version| links(NvLinks { count, version });
-        assert_eq!([of(18, (4, 0)), of(4, (0, 0)), of(0, (0, 0))], ["18 4.0", "4", "none"]);
+        let shown = |count, version| links(NvLinks { count, version });
+        assert_eq!([shown(18, (4, 0)), shown(4, (0, 0)), shown(0, (0, 0))], ["18 4.0", "4", "none"]);
     }
 }

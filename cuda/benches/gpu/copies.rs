@@ -64,7 +64,7 @@ impl Memory {
         let count = bytes / size_of::<f32>();
         // Zeros can be faster than what real programs have.
         let numbers: Vec<f32> =
-            (0..count).map(|at: usize| (at.wrapping_mul(2_654_435_761) >> 8) as u16 as f32).collect();
+            (0..count).map(|index: usize| (index.wrapping_mul(2_654_435_761) >> 8) as u16 as f32).collect();
         let stream = bench.gpu.stream()?;
         let first = bench.gpu.upload(&numbers)?;
         let mut allocated = vec![first];
@@ -101,17 +101,17 @@ impl Memory {
 
     /// The first buffer becomes the second, by the driver.
     fn copy(&mut self, stream: &Stream) -> Result<(), GpuError> {
-        let (to, from) = self.buffers.split_at_mut(1);
-        stream.copy(&mut to[0], &from[0])
+        let (targets, sources) = self.buffers.split_at_mut(1);
+        stream.copy(&mut targets[0], &sources[0])
     }
 
     /// The first buffer becomes the sum of those behind it.
     fn reduce(&self, stream: &Stream, blocks: u32, sources: usize, dtype: DType) -> Result<(), GpuError> {
         let kernel = stream.gpu().kernel(&ReduceCopy::kernel(dtype, ReduceKind::Sum))?;
-        let from: Vec<_> =
+        let addresses: Vec<_> =
             self.buffers[1..=sources].iter().map(|buffer| buffer.address() as *const u8).collect();
         let count = self.bytes() / dtype.size();
-        let arguments = ReduceCopy::new(&[self.buffers[0].address() as *mut u8], &from, count);
+        let arguments = ReduceCopy::new(&[self.buffers[0].address() as *mut u8], &addresses, count);
         let shape = LaunchDims { blocks, threads: self.threads, cooperative: false };
         // SAFETY: all buffers have the same length, and are told that the stream uses them.
         unsafe { kernel.launch(stream, shape, &arguments)? };

@@ -19,9 +19,9 @@ pub(crate) fn run(bench: &Bench) -> BenchResult {
     let rounds = bench.sized(40, 20_000);
     let shape = LaunchDims { blocks: 1, threads: 32, cooperative: !bench.plain };
     for (kernel, way) in VARIANTS {
-        let near = Words::Device(bench.gpu.alloc(WORDS)?);
-        let far = Words::Host(bench.gpu.pin(WORDS)?);
-        for (memory, words, rounds) in [("device", near, rounds), ("host", far, rounds / 4)] {
+        let device_words = Words::Device(bench.gpu.alloc(WORDS)?);
+        let host_words = Words::Host(bench.gpu.pin(WORDS)?);
+        for (memory, words, rounds) in [("device", device_words, rounds), ("host", host_words, rounds / 4)] {
             let us = micros(&bench.gpu, kernel, &words, rounds, shape)?;
             print(&json!({"experiment": "handover", "case": way, "memory": memory, "us": us}));
         }
@@ -55,9 +55,9 @@ impl Load {
 
     /// Enqueues all copies.
     fn begin(&mut self) -> BenchResult {
-        let [to, from] = &mut self.buffers;
+        let [target, source] = &mut self.buffers;
         for _ in 0..self.copies {
-            self.stream.copy(to, from)?;
+            self.stream.copy(target, source)?;
         }
         Ok(())
     }
@@ -108,7 +108,7 @@ fn micros(gpu: &Gpu, kernel: &str, words: &Words, rounds: u64, shape: LaunchDims
         // Counters go on from where they are, so that nothing has to be cleared between samples.
         let events = [streams[0].record()?];
         for (rank, stream) in [1, 0].into_iter().map(|rank| (rank, &streams[rank])) {
-            let place = |of: usize| words.address() + (of as u64) * 256;
+            let place = |rank: usize| words.address() + (rank as u64) * 256;
             let ping = Ping {
                 own: place(rank) as *const u64,
                 other: place(1 - rank) as *mut u64,

@@ -9,21 +9,21 @@ use unisono_reducers::{DType, ReduceKind};
 
 pub(crate) fn run(bench: &Bench) -> BenchResult {
     let (stream, target) = (bench.gpu.stream()?, bench.gpu.alloc::<f32>(4)?);
-    let (near, far) = (bench.gpu.alloc::<f32>(4)?, bench.gpu.pin::<f32>(4)?);
+    let (device, pinned) = (bench.gpu.alloc::<f32>(4)?, bench.gpu.pin::<f32>(4)?);
     let count = bench.sized(10, 200);
     let mut times = [Vec::new(), Vec::new()];
     // In turn, so that a change of the clock meets both.
     for _ in 0..SAMPLES {
-        for (times, source) in times.iter_mut().zip([near.address(), far.address()]) {
+        for (times, source) in times.iter_mut().zip([device.address(), pinned.address()]) {
             times.push(micros(&stream, target.address(), source, count)?);
         }
     }
     stream.synchronize()?;
-    let [near, far] = times.map(median);
+    let [device, pinned] = times.map(median);
     let row = |case: &str, us: f64| print(&json!({"experiment": "page-locked", "case": case, "us": us}));
-    row("read of page-locked memory, beyond one of the GPU's", far - near);
-    print(&json!({"figure": "launch with a read of the GPU's memory", "us": near}));
-    print(&json!({"figure": "launch with a read of page-locked memory", "us": far}));
+    row("read of page-locked memory, beyond one of the GPU's", pinned - device);
+    print(&json!({"figure": "launch with a read of the GPU's memory", "us": device}));
+    print(&json!({"figure": "launch with a read of page-locked memory", "us": pinned}));
     Ok(())
 }
 

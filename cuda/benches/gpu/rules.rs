@@ -138,13 +138,14 @@ fn row(name: &str, answer: Value) -> Value {
 
 /// Two small buffers: their handles, and the range that a handle opens.
 fn ipc(driver: &Driver) -> BenchResult<Value> {
-    let (one, other) = (driver.alloc(4096)?, driver.alloc(4096)?);
-    let (first, second) = (driver.export(one)?, driver.export(other)?);
+    let (memory, other) = (driver.alloc(4096)?, driver.alloc(4096)?);
+    let (first, second) = (driver.export(memory)?, driver.export(other)?);
     let (base, bytes) = driver.range(other)?;
     let answer = json!({
-        "answer": first == second, "range_bytes": bytes, "offset": other - base, "apart": other.abs_diff(one),
+        "answer": first == second, "range_bytes": bytes, "offset": other - base,
+        "apart": other.abs_diff(memory),
     });
-    driver.free(one)?;
+    driver.free(memory)?;
     driver.free(other)?;
     Ok(answer)
 }

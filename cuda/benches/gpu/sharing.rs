@@ -56,10 +56,11 @@ fn open(hex: &str) -> Result<(), String> {
     if std::env::var(SOFTWARE).as_deref() == Ok("1") {
         unisono_cuda::emulator::install().map_err(|error| error.to_string())?;
     }
-    let byte = |at: usize| hex.get(2 * at..2 * at + 2).and_then(|two| u8::from_str_radix(two, 16).ok());
+    let byte =
+        |index: usize| hex.get(2 * index..2 * index + 2).and_then(|two| u8::from_str_radix(two, 16).ok());
     let mut bytes = [0; IpcHandle::BYTES];
-    for (at, to) in bytes.iter_mut().enumerate() {
-        *to = byte(at).ok_or("not a handle")?;
+    for (index, target) in bytes.iter_mut().enumerate() {
+        *target = byte(index).ok_or("not a handle")?;
     }
     let gpu = Gpu::open(0).map_err(|error| error.to_string())?;
     gpu.import(&IpcHandle::from_bytes(&bytes)).map(|_| ()).map_err(|error| error.to_string())

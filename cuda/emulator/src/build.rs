@@ -151,8 +151,8 @@ impl Emulator<'_> {
 
     /// Path below the build folder and text of every source.
     fn sources(&self) -> impl Iterator<Item = (String, &str)> {
-        let own = SOURCES.iter().map(|(name, text)| (format!("emulator/{name}"), *text));
-        own.chain(self.kernels.iter().map(|(name, text)| (format!("kernels/{name}"), *text)))
+        let emulator = SOURCES.iter().map(|(name, text)| (format!("emulator/{name}"), *text));
+        emulator.chain(self.kernels.iter().map(|(name, text)| (format!("kernels/{name}"), *text)))
     }
 
     fn write_sources(&self, folder: &Path) -> io::Result<()> {
@@ -182,8 +182,8 @@ impl Emulator<'_> {
 
     fn arguments(&self, path: &str) -> Vec<String> {
         let is_slow = path.strip_prefix("kernels/").is_some_and(|name| !(self.optimized)(name));
-        let own = [if is_slow { "-O0" } else { "-O1" }, "-x", "c++", path];
-        OPTIONS.iter().copied().chain(own).map(str::to_owned).collect()
+        let options = [if is_slow { "-O0" } else { "-O1" }, "-x", "c++", path];
+        OPTIONS.iter().copied().chain(options).map(str::to_owned).collect()
     }
 }
 
@@ -194,8 +194,8 @@ fn compile_user_kernels(folder: &Path, kernels: &UserKernels) -> Result<(), Buil
         OPTIONS.iter().filter(|option| **option != "-c").map(|&option| option.to_owned()).collect();
     arguments.extend(defines);
     // The emulator has functions of the same names, for built-in operations: bind to the own ones.
-    let own = [&include, "-fvisibility=hidden", "-Wl,-Bsymbolic", "-O0", "-shared", "-x", "c++"];
-    arguments.extend(own.map(str::to_owned));
+    let options = [&include, "-fvisibility=hidden", "-Wl,-Bsymbolic", "-O0", "-shared", "-x", "c++"];
+    arguments.extend(options.map(str::to_owned));
     arguments.extend(kernels.sources.iter().map(|name| format!("kernels/{name}")));
     // The emulator, which is loaded already, has the functions that kernels call.
     arguments.extend(["-x", "none", NAME, "-o"].map(str::to_owned));
@@ -232,8 +232,8 @@ fn cache_of_user(among: &Path) -> Result<PathBuf, BuildError> {
     let unfit = |path: &Path, what: &dyn std::fmt::Display| {
         BuildError::NoFolder(format!("{}: {what}; set XDG_CACHE_HOME", path.display()))
     };
-    let around = fs::metadata(among).map_err(|error| unfit(among, &error))?;
-    if around.mode() & OTHERS_WRITE != 0 && around.mode() & STICKY == 0 {
+    let parent = fs::metadata(among).map_err(|error| unfit(among, &error))?;
+    if parent.mode() & OTHERS_WRITE != 0 && parent.mode() & STICKY == 0 {
         return Err(unfit(among, &"another user can replace folders in it"));
     }
     let folder = among.join(format!("unisono-{}", own_uid().map_err(|error| unfit(among, &error))?));
@@ -257,8 +257,8 @@ pub(crate) fn make_own_folder(folder: &Path) -> Result<(), BuildError> {
 /// Returns true for a file or folder, not a link, of this user that no other user may write.
 pub(crate) fn is_only_written_by_user(path: &Path) -> bool {
     let found = fs::symlink_metadata(path).and_then(|found| Ok((own_uid()?, found)));
-    found.is_ok_and(|(own, found)| {
-        !found.is_symlink() && found.uid() == own && found.mode() & OTHERS_WRITE == 0
+    found.is_ok_and(|(uid, found)| {
+        !found.is_symlink() && found.uid() == uid && found.mode() & OTHERS_WRITE == 0
     })
 }
 

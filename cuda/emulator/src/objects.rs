@@ -97,8 +97,9 @@ impl Objects<'_> {
 /// File names that a text includes. Includes of macros are not understood, and are not used.
 fn included(text: &str) -> impl Iterator<Item = &str> {
     text.lines().filter_map(|line| {
-        let rest = line.trim_start().strip_prefix('#')?.trim_start().strip_prefix("include")?.trim_start();
-        let name = rest.strip_prefix(['"', '<'])?.split(['"', '>']).next()?;
+        let name_and_tail =
+            line.trim_start().strip_prefix('#')?.trim_start().strip_prefix("include")?.trim_start();
+        let name = name_and_tail.strip_prefix(['"', '<'])?.split(['"', '>']).next()?;
         name.rsplit('/').next()
     })
 }

@@ -59,9 +59,9 @@ fn unpack() -> String {
 
 fn split(mut packed: &'static str) -> Vec<Module> {
     let mut modules = Vec::new();
-    while let Some((head, rest)) = packed.split_once('\n') {
+    while let Some((head, remainder)) = packed.split_once('\n') {
         let (path, size) = head.split_once(' ').expect("a line with name and size");
-        let (text, others) = rest.split_at(size.parse().expect("a size in bytes"));
+        let (text, others) = remainder.split_at(size.parse().expect("a size in bytes"));
         let name = path.strip_prefix(LL128_FOLDER).unwrap_or(path);
         modules.push(Module { name, ll128: name.len() < path.len(), text });
         packed = others;
@@ -102,9 +102,9 @@ mod tests {
         let wide: Vec<_> = modules().iter().filter(|module| module.ll128).collect();
         assert!(!wide.is_empty());
         for with_ll128 in wide {
-            let without = module(with_ll128.name).expect("a counterpart without LL128 lines");
-            assert!(kernel_names(with_ll128.text).eq(kernel_names(without.text)), "{}", without.name);
-            assert_ne!(with_ll128.text, without.text);
+            let counterpart = module(with_ll128.name).expect("a counterpart without LL128 lines");
+            assert!(kernel_names(with_ll128.text).eq(kernel_names(counterpart.text)), "{}", counterpart.name);
+            assert_ne!(with_ll128.text, counterpart.text);
         }
     }
 

@@ -78,10 +78,10 @@ impl Gpu {
     /// The same elements in memory of the GPU.
     pub fn upload<T: Plain>(&self, elements: &[T]) -> Result<Buffer<T>, GpuError> {
         let buffer = Buffer::new(self, elements.len())?;
-        let (from, house) = (elements.as_ptr().cast(), &self.0.house);
+        let (source, house) = (elements.as_ptr().cast(), &self.0.house);
         let _exempt = RelaxedCapture::enter();
         // SAFETY: the memory is new, has this length, and `elements` outlives the wait.
-        unsafe { sys::cuMemcpyHtoDAsync_v2(buffer.address(), from, buffer.bytes(), house.cu_stream()) }
+        unsafe { sys::cuMemcpyHtoDAsync_v2(buffer.address(), source, buffer.bytes(), house.cu_stream()) }
             .or_gpu_error("cuMemcpyHtoDAsync")?;
         self.0.utility.synchronize()?;
         Ok(buffer)
@@ -142,9 +142,9 @@ impl Stream {
         }
         let staged = self.gpu().pin_copy(elements)?;
         self.enqueue(&[&buffer.memory, &staged.memory], "cuMemcpyHtoDAsync", |handle| {
-            let from = staged.address() as *const std::ffi::c_void;
+            let source = staged.address() as *const std::ffi::c_void;
             // SAFETY: both have this length, and last until the copy is done, as the call says.
-            unsafe { sys::cuMemcpyHtoDAsync_v2(buffer.address(), from, buffer.bytes(), handle) }
+            unsafe { sys::cuMemcpyHtoDAsync_v2(buffer.address(), source, buffer.bytes(), handle) }
         })?;
         Ok(buffer)
     }
@@ -167,12 +167,12 @@ impl Stream {
     ) -> Result<(), GpuError> {
         self.gpu().check_same_gpu(to.gpu(), "memory")?;
         assert!(range.start <= range.end && range.end <= to.len().min(from.len()), "{range:?}");
-        let (at, bytes) = (range.start as u64, range.len());
+        let (offset, bytes) = (range.start as u64, range.len());
         self.enqueue(&[&to.memory, &from.memory], "cuMemcpyHtoDAsync", |handle| {
-            let source = (from.address() + at) as *const std::ffi::c_void;
+            let source = (from.address() + offset) as *const std::ffi::c_void;
             // SAFETY: the range is inside both, which last until the copy is done, as the call
             // says.
-            unsafe { sys::cuMemcpyHtoDAsync_v2(to.address() + at, source, bytes, handle) }
+            unsafe { sys::cuMemcpyHtoDAsync_v2(to.address() + offset, source, bytes, handle) }
         })
     }
 }
@@ -319,12 +319,12 @@ impl<'a, T: Plain> View<'a, T> {
         stream.record_use(self.memory);
     }
 
-    fn fetch(&self, stream: &Stream, to: *mut T) -> Result<(), GpuError> {
+    fn fetch(&self, stream: &Stream, target: *mut T) -> Result<(), GpuError> {
         stream.gpu().check_same_gpu(self.gpu(), "memory")?;
         stream.queue.count_read(self.bytes());
         stream.copy_and_wait(self.memory, "cuMemcpyDtoHAsync", |handle| {
-            // SAFETY: `to` has room for as many, until the wait is over.
-            unsafe { sys::cuMemcpyDtoHAsync_v2(to.cast(), self.address(), self.bytes(), handle) }
+            // SAFETY: `target` has room for as many, until the wait is over.
+            unsafe { sys::cuMemcpyDtoHAsync_v2(target.cast(), self.address(), self.bytes(), handle) }
         })
     }
 
@@ -387,11 +387,11 @@ impl<T: Plain> ViewMut<'_, T> {
     pub fn write(&mut self, stream: &Stream, elements: &[T]) -> Result<(), GpuError> {
         check_length(elements.len(), self.0.count)?;
         stream.gpu().check_same_gpu(self.gpu(), "memory")?;
-        let from = elements.as_ptr().cast();
+        let source = elements.as_ptr().cast();
         stream.queue.count_written(self.0.bytes());
         stream.copy_and_wait(self.0.memory, "cuMemcpyHtoDAsync", |handle| {
             // SAFETY: `elements` are as many, and outlive the wait.
-            unsafe { sys::cuMemcpyHtoDAsync_v2(self.address(), from, self.0.bytes(), handle) }
+            unsafe { sys::cuMemcpyHtoDAsync_v2(self.address(), source, self.0.bytes(), handle) }
         })
     }
 

@@ -274,8 +274,12 @@ mod tests {
 
     #[test]
     fn hardware_queues_are_those_of_the_environment() {
-        let of = |text| hardware_queues(Some(text));
-        assert_eq!([of("32"), of("1"), of(" 16 ")], [32, 1, 16]);
-        assert_eq!([of("0"), of("33"), of("many"), hardware_queues(None)], [8; 4], "the driver's default");
+        let queues = |text| hardware_queues(Some(text));
+        assert_eq!([queues("32"), queues("1"), queues(" 16 ")], [32, 1, 16]);
+        assert_eq!(
+            [queues("0"), queues("33"), queues("many"), hardware_queues(None)],
+            [8; 4],
+            "the driver's default"
+        );
     }
 }

@@ -117,8 +117,8 @@ impl Drop for Capture<'_> {
     }
 }
 
-fn address<T: ?Sized>(one: &Arc<T>) -> usize {
-    Arc::as_ptr(one).cast::<()>().addr()
+fn address<T: ?Sized>(shared: &Arc<T>) -> usize {
+    Arc::as_ptr(shared).cast::<()>().addr()
 }
 
 fn distinct(mut memories: Vec<Arc<Memory>>) -> Vec<Arc<Memory>> {
@@ -130,7 +130,7 @@ fn distinct(mut memories: Vec<Arc<Memory>>) -> Vec<Arc<Memory>> {
 /// Returns each hook once, with the number of times that it was there.
 fn counted(mut hooks: Vec<Arc<dyn ReplayHook>>) -> Vec<(Arc<dyn ReplayHook>, usize)> {
     hooks.sort_by_key(address);
-    let same = hooks.chunk_by(|one, next| address(one) == address(next));
+    let same = hooks.chunk_by(|hook, next| address(hook) == address(next));
     same.map(|hooks| (hooks[0].clone(), hooks.len())).collect()
 }
 

@@ -36,17 +36,19 @@ impl IpcHandle {
         let mut bytes = [0; Self::BYTES];
         let (driver, words) = bytes.split_at_mut(64);
         driver.copy_from_slice(&self.driver);
-        for (to, word) in words.chunks_exact_mut(8).zip([self.process, self.export, self.offset, self.bytes])
+        for (target, word) in
+            words.chunks_exact_mut(8).zip([self.process, self.export, self.offset, self.bytes])
         {
-            to.copy_from_slice(&word.to_le_bytes());
+            target.copy_from_slice(&word.to_le_bytes());
         }
         bytes
     }
 
     /// Restores a handle from the bytes of [`IpcHandle::to_bytes`].
     pub fn from_bytes(bytes: &[u8; Self::BYTES]) -> Self {
-        let word = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[64 + 8 * at + byte]));
-        let driver = std::array::from_fn(|at| bytes[at]);
+        let word =
+            |index: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[64 + 8 * index + byte]));
+        let driver = std::array::from_fn(|index| bytes[index]);
         Self { driver, process: word(0), export: word(1), offset: word(2), bytes: word(3) }
     }
 }
@@ -72,9 +74,9 @@ impl<T: Plain> Buffer<T> {
         let mut handle = sys::CUipcMemHandle { reserved: [0; 64] };
         // SAFETY: the memory is alive, and of a kind that can be exported.
         unsafe { sys::cuIpcGetMemHandle(&mut handle, self.address()) }.or_gpu_error("cuIpcGetMemHandle")?;
-        let (mut base, mut whole) = (0, 0);
+        let (mut base, mut total) = (0, 0);
         // SAFETY: as above.
-        unsafe { sys::cuMemGetAddressRange_v2(&mut base, &mut whole, self.address()) }
+        unsafe { sys::cuMemGetAddressRange_v2(&mut base, &mut total, self.address()) }
             .or_gpu_error("cuMemGetAddressRange")?;
         self.memory.export();
         Ok(IpcHandle {
@@ -145,23 +147,23 @@ impl Gpu {
         unsafe { sys::cuIpcOpenMemHandle_v2(&mut base, driver, lazily) }
             .or_gpu_error("cuIpcOpenMemHandle")?;
         let memory = Memory::imported(self, base, bytes);
-        let (mut start, mut whole) = (0, 0);
+        let (mut start, mut total) = (0, 0);
         // SAFETY: the memory is open.
-        unsafe { sys::cuMemGetAddressRange_v2(&mut start, &mut whole, base) }
+        unsafe { sys::cuMemGetAddressRange_v2(&mut start, &mut total, base) }
             .or_gpu_error("cuMemGetAddressRange")?;
-        within(handle.offset, handle.bytes, whole as u64)?;
+        within(handle.offset, handle.bytes, total as u64)?;
         Ok(ImportedMemory::of(base + handle.offset, memory, bytes, true))
     }
 }
 
-/// Checks that memory of `whole` bytes has `bytes` bytes from `offset` on. The numbers come from
+/// Checks that memory of `total` bytes has `bytes` bytes from `offset` on. The numbers come from
 /// another process.
-fn within(offset: u64, bytes: u64, whole: u64) -> Result<(), GpuError> {
+fn within(offset: u64, bytes: u64, total: u64) -> Result<(), GpuError> {
     let end = offset.checked_add(bytes);
-    if end.is_some_and(|end| end <= whole) {
+    if end.is_some_and(|end| end <= total) {
         return Ok(());
     }
-    Err(GpuError::LengthMismatch { found: whole as usize, wanted: end.unwrap_or(u64::MAX) as usize })
+    Err(GpuError::LengthMismatch { found: total as usize, wanted: end.unwrap_or(u64::MAX) as usize })
 }
 
 impl ImportedMemory {

@@ -32,10 +32,10 @@ fn machine_code(capability: (u32, u32), force_ptx: Option<&OsStr>) -> Option<&'s
 
 /// The texts that a GPU loads: with `ll128`, the LL128 modules in place of their counterparts.
 fn module_texts(ll128: bool) -> Vec<&'static str> {
-    let (with, without): (Vec<&Module>, Vec<&Module>) =
+    let (ll128_modules, plain_modules): (Vec<&Module>, Vec<&Module>) =
         unisono_kernels::modules().iter().partition(|module| module.ll128);
-    let instead = |name: &str| with.iter().find(|module| ll128 && module.name == name);
-    without.iter().map(|module| instead(module.name).unwrap_or(module).text).collect()
+    let instead = |name: &str| ll128_modules.iter().find(|module| ll128 && module.name == name);
+    plain_modules.iter().map(|module| instead(module.name).unwrap_or(module).text).collect()
 }
 
 /// Number of modules that were loaded on a GPU, by the kind of their images.
@@ -262,8 +262,8 @@ mod tests {
     fn ll128_modules_replace_their_counterparts_only() {
         let names = |ll128| module_texts(ll128).into_iter().flat_map(kernel_names).collect::<Vec<_>>();
         assert_eq!(names(true), names(false));
-        let (with, without) = (module_texts(true), module_texts(false));
-        let changed = with.iter().zip(without).filter(|(with, without)| **with != *without).count();
+        let (wide, plain) = (module_texts(true), module_texts(false));
+        let changed = wide.iter().zip(plain).filter(|(wide, plain)| **wide != *plain).count();
         assert_eq!(changed, unisono_kernels::modules().iter().filter(|module| module.ll128).count());
     }
 
@@ -280,15 +280,15 @@ mod tests {
             return eprintln!("SKIPPED: needs a C++ compiler");
         }
         let gpu = crate::device::Gpu::open(0).unwrap();
-        let own = cubins(gpu.capability().unwrap()).unwrap();
-        assert_eq!(gpu.images(), ImageCounts { cubin: own.len(), ptx: 0 });
+        let matching = cubins(gpu.capability().unwrap()).unwrap();
+        assert_eq!(gpu.images(), ImageCounts { cubin: matching.len(), ptx: 0 });
         let foreign = cubins((9, 0)).unwrap();
         let images: Vec<_> = foreign.iter().map(Image::Cubin).collect();
         let error = Modules::load_all(gpu.context(), &images, true).err().unwrap().to_string();
         assert!(error.contains("cuModuleLoadDataEx: no kernel image is available"), "{error}");
         for ll128 in [false, true] {
             let modules = Modules::load_any(gpu.context(), foreign, ll128).unwrap();
-            assert_eq!(modules.images(), ImageCounts { cubin: 0, ptx: own.len() });
+            assert_eq!(modules.images(), ImageCounts { cubin: 0, ptx: matching.len() });
             assert_eq!(modules.have_ll128(), ll128);
             assert!(modules.function("exchange").is_ok());
             modules.unload();

@@ -31,27 +31,27 @@ impl NvLinks {
 }
 
 /// Returns the links between the GPUs at these PCI bus addresses.
-pub(super) fn links(from: &str, to: &str) -> Result<NvLinks, GpuError> {
+pub(super) fn links(address: &str, other_address: &str) -> Result<NvLinks, GpuError> {
     static NVML: OnceLock<Result<Nvml, GpuError>> = OnceLock::new();
     let nvml = NVML.get_or_init(Nvml::load).as_ref().map_err(Clone::clone)?;
-    Ok(between(&nvml.ends(from)?, &nvml.ends(to)?, parse_bus_id(to)))
+    Ok(between(&nvml.ends(address)?, &nvml.ends(other_address)?, parse_bus_id(other_address)))
 }
 
-/// Counts the links between the first GPU and the second, whose bus address is `to`. Switches reach
-/// all GPUs: through them, the count is the smaller of both GPUs' links to switches.
-fn between(from: &[NvLinkEnd], other: &[NvLinkEnd], to: Option<PciAddress>) -> NvLinks {
-    let there = |end: &&NvLinkEnd| to.is_some_and(|place| end.to == Target::At(place));
+/// Counts the links between the first GPU and the second, whose bus address is `other_address`.
+/// Switches reach all GPUs: through them, the count is the smaller of both GPUs' links to switches.
+fn between(ends: &[NvLinkEnd], other_ends: &[NvLinkEnd], other_address: Option<PciAddress>) -> NvLinks {
+    let there = |end: &&NvLinkEnd| other_address.is_some_and(|place| end.to == Target::At(place));
     let switched = |end: &&NvLinkEnd| end.to == Target::Switch;
-    let of = |count: usize, like: Option<&NvLinkEnd>| NvLinks {
+    let nv_links = |count: usize, like: Option<&NvLinkEnd>| NvLinks {
         count: count as u32,
         version: like.filter(|_| count > 0).map_or((0, 0), |end| end.version),
     };
-    match from.iter().filter(there).count() {
+    match ends.iter().filter(there).count() {
         0 => {
-            let both = [from, other].map(|ends| ends.iter().filter(switched).count());
-            of(both[0].min(both[1]), from.iter().find(switched))
+            let counts = [ends, other_ends].map(|ends| ends.iter().filter(switched).count());
+            nv_links(counts[0].min(counts[1]), ends.iter().find(switched))
         }
-        count => of(count, from.iter().find(there)),
+        count => nv_links(count, ends.iter().find(there)),
     }
 }
 
@@ -159,8 +159,8 @@ impl Nvml {
         if self.kind.and_then(|kind| query(kind, device, link)) == Some(SWITCH) {
             return Target::Switch;
         }
-        let at = |info: PciInfo| Target::At([info.domain, info.bus, info.device]);
-        query(self.remote, device, link).map_or(Target::Elsewhere, at)
+        let target_at = |info: PciInfo| Target::At([info.domain, info.bus, info.device]);
+        query(self.remote, device, link).map_or(Target::Elsewhere, target_at)
     }
 }
 
@@ -201,19 +201,22 @@ mod tests {
 
     #[test]
     fn links_lead_to_a_gpu_or_by_way_of_switches() {
-        let end = |to| NvLinkEnd { to, version: (4, 0) };
+        let end = |target| NvLinkEnd { to: target, version: (4, 0) };
         let (here, there) = (Target::At([0, 1, 0]), Target::At([0, 2, 0]));
-        let (own, other) = ([end(there), end(there), end(Target::Switch)], [end(here), end(here)]);
-        let to = Some([0, 2, 0]);
-        assert_eq!(between(&own, &other, to), NvLinks { count: 2, version: (4, 0) });
-        assert_eq!(between(&own, &own, Some([0, 3, 0])), NvLinks { count: 1, version: (4, 0) });
-        assert_eq!(between(&[end(Target::Elsewhere)], &own, None), NvLinks::default());
-        assert_eq!(between(&other, &own, to), NvLinks::default());
+        let (ends, other_ends) = ([end(there), end(there), end(Target::Switch)], [end(here), end(here)]);
+        let address = Some([0, 2, 0]);
+        assert_eq!(between(&ends, &other_ends, address), NvLinks { count: 2, version: (4, 0) });
+        assert_eq!(between(&ends, &ends, Some([0, 3, 0])), NvLinks { count: 1, version: (4, 0) });
+        assert_eq!(between(&[end(Target::Elsewhere)], &ends, None), NvLinks::default());
+        assert_eq!(between(&other_ends, &ends, address), NvLinks::default());
     }
 
     #[test]
     fn newer_links_carry_more() {
-        let of = |count, version| NvLinks { count, version }.gigabytes();
-        assert_eq!([of(4, (1, 0)), of(18, (4, 0)), of(18, (5, 0)), of(0, (0, 0))], [80, 450, 900, 0]);
+        let gigabytes = |count, version| NvLinks { count, version }.gigabytes();
+        assert_eq!(
+            [gigabytes(4, (1, 0)), gigabytes(18, (4, 0)), gigabytes(18, (5, 0)), gigabytes(0, (0, 0))],
+            [80, 450, 900, 0]
+        );
     }
 }

@@ -28,8 +28,8 @@ pub(crate) fn compile(
     (major, minor): (u32, u32),
 ) -> Result<Vec<u8>, GpuError> {
     let library = library()?;
-    let own = source.header();
-    let mut headers = vec![("user_op.cuh", own.as_str())];
+    let user_header = source.header();
+    let mut headers = vec![("user_op.cuh", user_header.as_str())];
     for header in unisono_kernels::headers() {
         headers.push(header);
     }

@@ -69,12 +69,14 @@ impl<T: Plain> Pinned<T> {
     pub fn get(&self, index: usize) -> T {
         assert!(index < self.count, "{index} of {} elements", self.count);
         let mut value = MaybeUninit::<T>::uninit();
-        let to = value.as_mut_ptr().cast::<u8>();
-        let from = (self.address() as usize + index * size_of::<T>()) as *mut u8;
-        for at in 0..size_of::<T>() {
+        let target = value.as_mut_ptr().cast::<u8>();
+        let source = (self.address() as usize + index * size_of::<T>()) as *mut u8;
+        for offset in 0..size_of::<T>() {
             // SAFETY: both are in range. Other writes of this process are atomic while `self` is
             // borrowed.
-            unsafe { to.add(at).write(AtomicU8::from_ptr(from.add(at)).load(Ordering::Relaxed)) };
+            unsafe {
+                target.add(offset).write(AtomicU8::from_ptr(source.add(offset)).load(Ordering::Relaxed))
+            };
         }
         // SAFETY: all bytes are written, and any bytes are a value.
         unsafe { value.assume_init() }
@@ -133,11 +135,11 @@ impl Pinned<u8> {
     pub fn store<T: Plain>(&mut self, at: usize, elements: &[T]) {
         let bytes = size_of_val(elements);
         assert!(at.checked_add(bytes).is_some_and(|end| end <= self.count), "{bytes} bytes from {at}");
-        let to = (self.address() as usize + at) as *mut T;
-        assert!(to.is_aligned(), "{at} is not aligned");
+        let target = (self.address() as usize + at) as *mut T;
+        assert!(target.is_aligned(), "{at} is not aligned");
         // SAFETY: the range is inside and aligned. On the host, `&mut self` excludes other
         // accesses.
-        unsafe { std::ptr::copy_nonoverlapping(elements.as_ptr(), to, elements.len()) };
+        unsafe { std::ptr::copy_nonoverlapping(elements.as_ptr(), target, elements.len()) };
     }
 
     /// The bytes `range`, to copy from.

@@ -30,7 +30,7 @@ pub(crate) enum MemoryKind {
 impl MemoryKind {
     /// Returns true if the memory would suffice once everything else is freed.
     fn could_hold(self, bytes: usize) -> bool {
-        self != MemoryKind::Device || result::mem_get_info().is_ok_and(|(_, all)| bytes <= all)
+        self != MemoryKind::Device || result::mem_get_info().is_ok_and(|(_, total)| bytes <= total)
     }
 }
 

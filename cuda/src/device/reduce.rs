@@ -71,13 +71,14 @@ impl Stream {
             self.gpu().check_same_gpu(view.gpu(), "memory")?;
         }
         let addresses = |views: &[View<'_, T>]| views.iter().map(View::address).collect::<Vec<_>>();
-        let to: Vec<*mut u8> = addresses(targets).into_iter().map(|address| address as *mut u8).collect();
-        let from: Vec<*const u8> =
+        let target_addresses: Vec<*mut u8> =
+            addresses(targets).into_iter().map(|address| address as *mut u8).collect();
+        let source_addresses: Vec<*const u8> =
             addresses(sources).into_iter().map(|address| address as *const u8).collect();
-        let mut arguments = ReduceCopy::new(&to, &from, count);
+        let mut arguments = ReduceCopy::new(&target_addresses, &source_addresses, count);
         arguments.divisor = divisor;
-        for (to, &factor) in arguments.factors.iter_mut().zip(factors) {
-            *to = ReduceCopy::factor(T::DTYPE, factor);
+        for (target, &factor) in arguments.factors.iter_mut().zip(factors) {
+            *target = ReduceCopy::factor(T::DTYPE, factor);
         }
         let kernel = self.gpu().kernel(&ReduceCopy::kernel(T::DTYPE, op))?;
         let shape = shape(self.gpu(), count * size_of::<T>())?;

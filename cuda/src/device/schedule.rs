@@ -304,11 +304,11 @@ impl Instr {
     /// another one of the group reads or writes. This holds wherever the buffers lie. Waits move to
     /// the front of a group. Peers see no difference, because a later signal announces the copies.
     pub fn mark_groups(acts: &mut [Instr], places: &[ChunkRef]) {
-        let mut rest = acts;
-        while !rest.is_empty() {
-            let width = CopyGroup::default().width(rest, places);
-            rest[0].group_size = width as u16;
-            rest = &mut rest[width..];
+        let mut remaining = acts;
+        while !remaining.is_empty() {
+            let width = CopyGroup::default().width(remaining, places);
+            remaining[0].group_size = width as u16;
+            remaining = &mut remaining[width..];
         }
     }
 
@@ -338,16 +338,17 @@ impl CopyGroup {
             return true;
         }
         let first = act.first_chunk as usize;
-        let (true, 1, Some([from, into])) = (act.is(Opcode::Copy), act.targets, places.get(first..first + 2))
+        let (true, 1, Some([source, target])) =
+            (act.is(Opcode::Copy), act.targets, places.get(first..first + 2))
         else {
             return false;
         };
-        let (read, written) = (from.region(), into.region());
+        let (read, written) = (source.region(), target.region());
         let touches = self.written[read] || self.read[written] || read == written;
-        let free = !touches && !self.targets.contains(into);
+        let free = !touches && !self.targets.contains(target);
         self.read[read] = true;
         self.written[written] = true;
-        self.targets.push(into.clone());
+        self.targets.push(target.clone());
         free
     }
 }
@@ -431,7 +432,7 @@ mod tests {
         let act = |step: &Option<(ChunkRef, ChunkRef)>| {
             let verb = if step.is_some() { Opcode::Copy } else { Opcode::Wait };
             let first_place = places.len() as u32;
-            places.extend(step.iter().flat_map(|(from, into)| [from.clone(), into.clone()]));
+            places.extend(step.iter().flat_map(|(source, target)| [source.clone(), target.clone()]));
             let targets = step.iter().len() as u16;
             let (finish, together, peer, forward, signals) = (0, 0, 1, Instr::NO_PEER, 1);
             Instr {
@@ -466,8 +467,8 @@ mod tests {
 
     #[test]
     fn mark_groups_overlapping_copies_are_separate() {
-        let own = |index| Some((at(MemorySpace::Input, index), at(MemorySpace::Output, index)));
-        assert_eq!(grouped(&[own(0), own(1)]), [1, 1], "in place, blocks may overlap");
+        let copy = |index| Some((at(MemorySpace::Input, index), at(MemorySpace::Output, index)));
+        assert_eq!(grouped(&[copy(0), copy(1)]), [1, 1], "in place, blocks may overlap");
         let out = Some((at(MemorySpace::Output, 0), at(MemorySpace::Scratch, 0)));
         let back = Some((at(MemorySpace::Scratch, 1), at(MemorySpace::Output, 1)));
         assert_eq!(grouped(&[out, back]), [1, 1]);

@@ -111,9 +111,9 @@ impl Stream {
             let (owner, user) = (stream.context().ordinal(), gpu.ordinal());
             return Err(GpuError::WrongGpu { what: "a stream", owner, user });
         }
-        let own = Self::new(gpu.clone(), stream);
-        own.queue.share();
-        Ok(own)
+        let wrapped = Self::new(gpu.clone(), stream);
+        wrapped.queue.share();
+        Ok(wrapped)
     }
 
     /// The stream of a queue that is there already.
@@ -275,16 +275,16 @@ impl Stream {
     /// Begins or ends a capture by a call of the driver. Meanwhile nothing else can be enqueued.
     pub(crate) fn change_capture<T>(
         &self,
-        to: Option<CapturedRefs>,
+        replacement: Option<CapturedRefs>,
         change: impl FnOnce(CUstream) -> Result<T, GpuError>,
     ) -> Result<(T, Option<CapturedRefs>), GpuError> {
         self.gpu.bind()?;
         let mut captured = lock(&self.queue.captured);
         let outcome = change(self.queue.stream.cu_stream());
-        if outcome.is_err() && to.is_some() {
+        if outcome.is_err() && replacement.is_some() {
             return outcome.map(|good| (good, None));
         }
-        let kept = std::mem::replace(&mut *captured, to);
+        let kept = std::mem::replace(&mut *captured, replacement);
         // Dropping the last handle of memory takes this lock.
         drop(captured);
         outcome.map(|good| (good, kept))
@@ -364,13 +364,13 @@ impl Queue {
         if captured.is_some() || self.is_captured() {
             return None;
         }
-        let (previous, own) = (result::ctx::get_current().ok()?, self.stream.context().cu_ctx());
-        if previous == Some(own) {
+        let (previous, context) = (result::ctx::get_current().ok()?, self.stream.context().cu_ctx());
+        if previous == Some(context) {
             return self.mark_in_context();
         }
         // SAFETY: the stream keeps its context, and the other one was current before.
         unsafe {
-            result::ctx::set_current(own).ok()?;
+            result::ctx::set_current(context).ok()?;
             let mark = self.mark_in_context();
             // Memory of one GPU may be used by streams of another. The caller goes on with its own.
             previous.map(|previous| result::ctx::set_current(previous));

@@ -19,10 +19,10 @@ impl Busy {
     /// Lets the stream do nothing but wait.
     pub(crate) fn new(gpu: &Gpu, stream: &Stream) -> Self {
         let fifos = gpu.alloc::<u64>(64).unwrap();
-        let fifo = |at: u64| Fifo {
-            slots: (fifos.address() + 128 * at) as *mut u8,
-            tail: (fifos.address() + 256 + 16 * at) as *mut u64,
-            head: (fifos.address() + 264 + 16 * at) as *mut u64,
+        let fifo = |index: u64| Fifo {
+            slots: (fifos.address() + 128 * index) as *mut u8,
+            tail: (fifos.address() + 256 + 16 * index) as *mut u64,
+            head: (fifos.address() + 264 + 16 * index) as *mut u64,
             slot_count: 1,
             slot_bytes: 16,
         };

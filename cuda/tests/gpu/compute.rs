@@ -8,7 +8,7 @@ use unisono_reducers::{Element, bf16};
 
 /// Numbers between -1 and 1, different for each seed.
 fn numbers(seed: u32, count: usize) -> Vec<f32> {
-    let number = |at: u32| (at + 77 * seed).wrapping_mul(2_654_435_761) as f32 / 2_147_483_648.0 - 1.0;
+    let number = |index: u32| (index + 77 * seed).wrapping_mul(2_654_435_761) as f32 / 2_147_483_648.0 - 1.0;
     (1..=count as u32).map(number).collect()
 }
 
@@ -35,10 +35,10 @@ fn products_are_those_of_the_library_and_of_the_kernel() {
 
 fn product(compute: &Compute, [rows, columns, inner]: [usize; 3], transposed: [bool; 2], beta: f32) {
     let (gpu, stream) = (compute.stream().gpu(), compute.stream());
-    let (one, other, before) =
+    let (first, second, original) =
         (numbers(1, rows * inner), numbers(2, inner * columns), numbers(3, rows * columns));
-    let mut into = gpu.upload(&before).unwrap();
-    let (left, right) = (gpu.upload(&one).unwrap(), gpu.upload(&other).unwrap());
+    let mut buffer = gpu.upload(&original).unwrap();
+    let (left, right) = (gpu.upload(&first).unwrap(), gpu.upload(&second).unwrap());
     let (left, right) = (left.view(..), right.view(..));
     let panel = |view, rows, columns, is_transposed| match is_transposed {
         true => MatrixView::new(view, columns, rows).unwrap().t(),
@@ -46,22 +46,22 @@ fn product(compute: &Compute, [rows, columns, inner]: [usize; 3], transposed: [b
     };
     let (left, right) =
         (panel(&left, rows, inner, transposed[0]), panel(&right, inner, columns, transposed[1]));
-    let to = MatrixViewMut::new(into.view_mut(..), rows, columns).unwrap();
-    compute.matmul(to, beta, 0.75, left, right).unwrap();
+    let target = MatrixViewMut::new(buffer.view_mut(..), rows, columns).unwrap();
+    compute.matmul(target, beta, 0.75, left, right).unwrap();
     let place = |row, column, rows, columns, is_transposed| {
         if is_transposed { column * rows + row } else { row * columns + column }
     };
-    for (at, found) in into.to_vec(stream).unwrap().into_iter().enumerate() {
-        let (row, column) = (at / columns, at % columns);
+    for (index, found) in buffer.to_vec(stream).unwrap().into_iter().enumerate() {
+        let (row, column) = (index / columns, index % columns);
         let term = |k| {
-            one[place(row, k, rows, inner, transposed[0])]
-                * other[place(k, column, inner, columns, transposed[1])]
+            first[place(row, k, rows, inner, transposed[0])]
+                * second[place(k, column, inner, columns, transposed[1])]
         };
-        let expected = 0.75 * (0..inner).map(term).sum::<f32>() + beta * before[at];
-        let by = compute.matmul_backend();
+        let expected = 0.75 * (0..inner).map(term).sum::<f32>() + beta * original[index];
+        let backend = compute.matmul_backend();
         assert!(
             (found - expected).abs() < 1e-5,
-            "{rows} × {columns} by {by}, {transposed:?}: {found}, not {expected}"
+            "{rows} × {columns} by {backend}, {transposed:?}: {found}, not {expected}"
         );
     }
 }
@@ -151,38 +151,38 @@ fn muon(compute: &Compute, values: &[f32]) {
 fn memory_is_copied_cleared_and_scaled_in_order() {
     let Some(gpu) = crate::gpu() else { return };
     let compute = Compute::new(gpu.stream().unwrap()).unwrap();
-    let (from, mut to) = (gpu.upload(&numbers(5, 100)).unwrap(), gpu.upload(&numbers(6, 50)).unwrap());
-    compute.copy(to.view_mut(..), from.view(20..70)).unwrap();
-    compute.zero(to.view_mut(10..20)).unwrap();
-    compute.scale(to.view_mut(..), 2.0).unwrap();
+    let (source, mut target) = (gpu.upload(&numbers(5, 100)).unwrap(), gpu.upload(&numbers(6, 50)).unwrap());
+    compute.copy(target.view_mut(..), source.view(20..70)).unwrap();
+    compute.zero(target.view_mut(10..20)).unwrap();
+    compute.scale(target.view_mut(..), 2.0).unwrap();
     let mut expected: Vec<f32> = numbers(5, 100)[20..70].iter().map(|value| 2.0 * value).collect();
     expected[10..20].fill(0.0);
-    assert_eq!(to.to_vec(compute.stream()).unwrap(), expected);
+    assert_eq!(target.to_vec(compute.stream()).unwrap(), expected);
 }
 
 #[test]
 fn compute_mismatched_lengths_are_refused() {
     let Some(gpu) = crate::gpu() else { return };
     let compute = Compute::new(gpu.stream().unwrap()).unwrap();
-    let (one, mut two) = (gpu.alloc::<f32>(6).unwrap(), gpu.alloc::<f32>(7).unwrap());
+    let (short, mut long) = (gpu.alloc::<f32>(6).unwrap(), gpu.alloc::<f32>(7).unwrap());
     let length = |found, wanted| Err(GpuError::LengthMismatch { found, wanted });
-    assert_eq!(compute.activation(Activation::GeluExact, two.view_mut(..), one.view(..)), length(6, 7));
-    assert_eq!(compute.add_rows(two.view_mut(..), one.view(..)), length(6, 7));
-    assert_eq!(compute.swiglu(two.view_mut(..), one.view(..), 7), length(6, 14));
+    assert_eq!(compute.activation(Activation::GeluExact, long.view_mut(..), short.view(..)), length(6, 7));
+    assert_eq!(compute.add_rows(long.view_mut(..), short.view(..)), length(6, 7));
+    assert_eq!(compute.swiglu(long.view_mut(..), short.view(..), 7), length(6, 14));
     let (moments, gain) = (gpu.alloc::<f32>(3).unwrap(), gpu.alloc::<f32>(2).unwrap());
-    let from = [one.view(..), moments.view(..), gain.view(..)];
-    assert_eq!(compute.normalize_backward(Norm::Rms, from, two.view_mut(..)), length(7, 6));
+    let inputs = [short.view(..), moments.view(..), gain.view(..)];
+    assert_eq!(compute.normalize_backward(Norm::Rms, inputs, long.view_mut(..)), length(7, 6));
     let (depth, sequence) = (1, 2);
     let heads = AttentionShape { count: 1, depth, sequence };
     let sums = gpu.alloc::<f32>(1).unwrap();
-    let refused = compute.attention(heads, one.view(..), two.view_mut(..2), { sums }.view_mut(..));
+    let refused = compute.attention(heads, short.view(..), long.view_mut(..2), { sums }.view_mut(..));
     assert_eq!(refused, length(1, 2));
-    assert!(MatrixView::new(&one.view(..), 2, 4).is_err());
+    assert!(MatrixView::new(&short.view(..), 2, 4).is_err());
     assert_eq!(Indices::new(compute.stream(), &[1, 9, 2], 3, Some(9)).map(|indices| indices.len()), Ok(3));
     let refused = Indices::new(compute.stream(), &[1, 3], 3, None).err();
     assert_eq!(refused, Some(GpuError::IndexOutOfRange { index: 3, below: 3 }));
     let Some(other) = crate::other_gpu() else { return };
     let elsewhere = other.alloc::<f32>(6).unwrap();
-    let refused = compute.copy(two.view_mut(..6), elsewhere.view(..)).unwrap_err();
+    let refused = compute.copy(long.view_mut(..6), elsewhere.view(..)).unwrap_err();
     assert!(matches!(refused, GpuError::WrongGpu { owner: 1, user: 0, .. }), "{refused}");
 }

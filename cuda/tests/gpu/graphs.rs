@@ -4,14 +4,14 @@ use unisono_cuda::device::{Buffer, Gpu, GpuError, Graph, Stream};
 use unisono_reducers::{PostOp, ReduceKind};
 
 fn doubling(gpu: &Gpu, stream: &Stream, target: &mut Buffer<i32>) -> Graph {
-    let one = gpu.upload(&[1i32; 100]).unwrap();
+    let ones = gpu.upload(&[1i32; 100]).unwrap();
     let graph = stream.capture(|stream| {
         let same = gpu.upload(&[0i32; 100])?;
         stream.reduce_assign(
             ReduceKind::Sum,
             PostOp::Identity,
             &mut target.view_mut(..),
-            &[same.view(..), one.view(..)],
+            &[same.view(..), ones.view(..)],
         )
     });
     graph.unwrap()

@@ -85,14 +85,14 @@ fn reader() {
     let mut handle = [0; IpcHandle::BYTES];
     std::io::stdin().read_exact(&mut handle).unwrap();
     let memory = gpu.import(&IpcHandle::from_bytes(&handle)).unwrap();
-    let (stream, own) = (gpu.stream().unwrap(), gpu.upload(&[0u32; COUNT]).unwrap());
+    let (stream, sum) = (gpu.stream().unwrap(), gpu.upload(&[0u32; COUNT]).unwrap());
     let kernel = gpu.kernel(&ReduceCopy::kernel(DType::U32, ReduceKind::Sum)).unwrap();
-    let arguments = ReduceCopy::new(&[own.address() as *mut u8], &[memory.address() as *const u8], COUNT);
+    let arguments = ReduceCopy::new(&[sum.address() as *mut u8], &[memory.address() as *const u8], COUNT);
     let shape = LaunchDims { blocks: 1, threads: 32, cooperative: false };
     // SAFETY: both have so many elements, and are used by the stream, as said below.
     unsafe { kernel.launch(&stream, shape, &arguments) }.unwrap();
     memory.record_stream(&stream);
-    assert_eq!(own.to_vec(&stream).unwrap(), [21; COUNT], "the owner has freed it");
+    assert_eq!(sum.to_vec(&stream).unwrap(), [21; COUNT], "the owner has freed it");
 }
 
 /// Drops an exported buffer, frees all that may be freed, and lets another process read it.

@@ -26,9 +26,9 @@ fn expect_as_on_host<T: Element>(gpu: &Gpu, stream: &Stream) {
         let expected = on_host(op, finish, &sources);
         let buffers: Vec<Buffer<T>> = sources.iter().map(|source| gpu.upload(source).unwrap()).collect();
         let mut targets = [gpu.alloc::<T>(500).unwrap(), gpu.alloc::<T>(510).unwrap()];
-        let [one, two] = &mut targets;
+        let [left, right] = &mut targets;
         let views = buffers.iter().map(|buffer| buffer.view(..)).collect::<Vec<_>>();
-        stream.reduce(op, finish, &mut [one.view_mut(..), two.view_mut(5..505)], &views).unwrap();
+        stream.reduce(op, finish, &mut [left.view_mut(..), right.view_mut(5..505)], &views).unwrap();
         assert_eq!(targets[0].to_vec(stream).unwrap(), expected, "{} {op}", T::DTYPE);
         assert_eq!(targets[1].view(5..505).to_vec(stream).unwrap(), expected);
         let [mut first, second, third] = <[Buffer<T>; 3]>::try_from(buffers).ok().unwrap();
@@ -47,9 +47,9 @@ fn reductions_are_as_on_the_host() {
     expect_as_on_host::<bf16>(&gpu, &stream);
     expect_as_on_host::<i64>(&gpu, &stream);
     let mut target = gpu.alloc::<i32>(3).unwrap();
-    let [one, two] = [[1, 2, 3], [10, 20, 30]].map(|values| gpu.upload(&values).unwrap());
+    let [left, right] = [[1, 2, 3], [10, 20, 30]].map(|values| gpu.upload(&values).unwrap());
     let factors = [Scalar::Int(-1), Scalar::Float(2.9)];
-    stream.reduce_scaled(&factors, &mut [target.view_mut(..)], &[one.view(..), two.view(..)]).unwrap();
+    stream.reduce_scaled(&factors, &mut [target.view_mut(..)], &[left.view(..), right.view(..)]).unwrap();
     assert_eq!(target.to_vec(&stream).unwrap(), [19, 38, 57]);
 }
 

@@ -114,8 +114,8 @@ fn out_of_bounds_stores_are_found_on_free() {
     let stream = gpu.stream().unwrap();
     let (target, source) = (gpu.alloc::<u8>(100).unwrap(), gpu.alloc::<u8>(101).unwrap());
     let kernel = gpu.kernel(&ReduceCopy::kernel(DType::U8, ReduceKind::Sum)).unwrap();
-    let [to, from] = [target.address(), source.address()];
-    let arguments = ReduceCopy::new(&[to as *mut u8], &[from as *const u8], 101);
+    let [target_address, source_address] = [target.address(), source.address()];
+    let arguments = ReduceCopy::new(&[target_address as *mut u8], &[source_address as *const u8], 101);
     let shape = LaunchDims { blocks: 1, threads: 32, cooperative: false };
     // SAFETY: the launch writes out of bounds on purpose, and the emulator has a guard there.
     unsafe { kernel.launch(&stream, shape, &arguments) }.unwrap();
@@ -151,9 +151,9 @@ fn allocations_of_the_emulator_share_a_descriptor() {
 fn missing_descriptors_are_named() {
     const ALONE: &str = "UNISONO_TEST_MISSING_DESCRIPTORS";
     if std::env::var_os(ALONE).is_none() {
-        let own = std::env::current_exe().expect("this test");
+        let program = std::env::current_exe().expect("this test");
         let arguments = ["memory::missing_descriptors_are_named", "--exact"];
-        let alone = std::process::Command::new(own).args(arguments).env(ALONE, "1").output();
+        let alone = std::process::Command::new(program).args(arguments).env(ALONE, "1").output();
         let output = alone.expect("it starts");
         let printed = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success() && printed.contains("1 passed"), "{printed}");
@@ -164,9 +164,9 @@ fn missing_descriptors_are_named() {
     };
     let is_open = |number: &usize| std::path::Path::new(&format!("/proc/self/fd/{number}")).exists();
     let next = (0..).find(|number| !is_open(number)).expect("a number");
-    let own = std::process::id().to_string();
+    let pid = std::process::id().to_string();
     let limit = format!("--nofile={next}:{next}");
-    let set = std::process::Command::new("prlimit").args(["--pid", &own, &limit]).status().expect("prlimit");
+    let set = std::process::Command::new("prlimit").args(["--pid", &pid, &limit]).status().expect("prlimit");
     assert!(set.success());
     let refused = gpu.alloc::<u8>(1 << 20).err().expect("there is no descriptor").to_string();
     assert!(refused.contains("Too many open files") && refused.contains("ulimit -n"), "{refused}");
@@ -179,8 +179,8 @@ fn too_much_is_refused() {
         let refused = gpu.alloc::<u64>(count).err().expect("no machine has so much");
         assert!(matches!(refused, GpuError::OutOfMemory { .. }), "{refused}");
     }
-    let (free, all) = gpu.memory().unwrap();
-    assert!(0 < free && free <= all);
+    let (free, total) = gpu.memory().unwrap();
+    assert!(0 < free && free <= total);
 }
 
 #[test]

@@ -39,13 +39,13 @@ fn links_are_counted_where_there_is_nvml() {
 fn expect_links() {
     set_gpu_count(8).unwrap();
     let sites = GpuInfo::all().unwrap();
-    let links = |from: usize, to: usize| sites[from].nvlinks_to(&sites[to]);
-    let of = |count, version| Ok(NvLinks { count, version });
-    assert_eq!([links(0, 2), links(2, 0), links(1, 3)], [(); 3].map(|()| of(4, (3, 0))));
-    assert_eq!([links(0, 1), links(3, 2)], [(); 2].map(|()| of(1, (3, 0))));
-    assert_eq!([links(4, 5), links(5, 4)], [(); 2].map(|()| of(3, (4, 0))), "by way of switches");
+    let links = |gpu: usize, other: usize| sites[gpu].nvlinks_to(&sites[other]);
+    let nv_links = |count, version| Ok(NvLinks { count, version });
+    assert_eq!([links(0, 2), links(2, 0), links(1, 3)], [(); 3].map(|()| nv_links(4, (3, 0))));
+    assert_eq!([links(0, 1), links(3, 2)], [(); 2].map(|()| nv_links(1, (3, 0))));
+    assert_eq!([links(4, 5), links(5, 4)], [(); 2].map(|()| nv_links(3, (4, 0))), "by way of switches");
     let none = [links(0, 3), links(0, 4), links(4, 0), links(6, 0), links(0, 6), links(0, 0)];
-    assert_eq!(none, [(); 6].map(|()| of(0, (0, 0))));
+    assert_eq!(none, [(); 6].map(|()| nv_links(0, (0, 0))));
     let error = links(0, 7).unwrap_err().to_string();
     assert!(error.ends_with("nvmlDeviceGetHandleByPciBusId_v2 answers 6"), "{error}");
 }

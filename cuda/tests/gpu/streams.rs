@@ -10,12 +10,12 @@ fn a_stream_does_one_thing_after_the_other() {
     let Some(gpu) = crate::gpu() else { return };
     let stream = gpu.stream().unwrap();
     let mut here = gpu.alloc::<u32>(64).unwrap();
-    let [one, two] = [1u32, 2].map(|fill| gpu.upload(&[fill; 64]).unwrap());
+    let [first, second] = [1u32, 2].map(|fill| gpu.upload(&[fill; 64]).unwrap());
     let busy = Busy::new(&gpu, &stream);
-    stream.copy(&mut here, &one).unwrap();
-    stream.copy(&mut here, &two).unwrap();
+    stream.copy(&mut here, &first).unwrap();
+    stream.copy(&mut here, &second).unwrap();
     assert!(!stream.is_idle().unwrap());
-    drop(two);
+    drop(second);
     busy.end(&stream);
     assert!(stream.is_idle().unwrap());
     assert_eq!(here.to_vec(&stream).unwrap(), [2; 64]);

@@ -61,12 +61,12 @@ impl Device {
         arguments: &A,
         blocks: u32,
         threads: u32,
-        whole: bool,
+        cooperative: bool,
     ) -> Result<(), String> {
         let kernel = CString::new(kernel).expect("a name without zeros");
         let arguments = std::ptr::from_ref(arguments).cast();
         let launch =
-            Launch { kernel: kernel.as_ptr(), arguments, blocks, threads, cooperative: whole.into() };
+            Launch { kernel: kernel.as_ptr(), arguments, blocks, threads, cooperative: cooperative.into() };
         // SAFETY: the types are those of `emulator.h`; the kernel's memory is the test's affair.
         let failed =
             unsafe { self.symbol::<unsafe extern "C" fn(*const Launch) -> c_int>("unisono_run")(&launch) };
@@ -108,8 +108,8 @@ impl Device {
         // SAFETY: the type is that of `emulator.h`; names are static.
         unsafe {
             let name = self.symbol::<unsafe extern "C" fn(u32) -> *const c_char>("unisono_kernel");
-            let all = (0..).map(|index| name(index)).take_while(|name| !name.is_null());
-            all.map(|name| CStr::from_ptr(name).to_string_lossy().into_owned()).collect()
+            let names = (0..).map(|index| name(index)).take_while(|name| !name.is_null());
+            names.map(|name| CStr::from_ptr(name).to_string_lossy().into_owned()).collect()
         }
     }
 

@@ -23,7 +23,7 @@ struct Pair {
 
 impl Pair {
     fn new() -> Self {
-        let input = |rank: usize| (0..BYTES).map(|at| (at * (rank + 3) % 251) as u8).collect();
+        let input = |rank: usize| (0..BYTES).map(|index| (index * (rank + 3) % 251) as u8).collect();
         Self {
             inputs: [input(0), input(1)],
             outputs: [vec![0; BYTES], vec![0; BYTES]],

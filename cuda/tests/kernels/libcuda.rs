@@ -37,27 +37,28 @@ pub(crate) fn allocate(device: &Device, bytes: usize) -> u64 {
     memory
 }
 
-pub(crate) fn upload<T>(device: &Device, to: u64, from: &[T], stream: Handle) {
-    let from_bytes = from.as_ptr().cast::<c_void>();
+pub(crate) fn upload<T>(device: &Device, target: u64, source: &[T], stream: Handle) {
+    let from_bytes = source.as_ptr().cast::<c_void>();
     let call = call!(device, cuMemcpyHtoDAsync_v2(
-        to => u64, from_bytes => *const c_void, size_of_val(from) => usize, stream => Handle
+        target => u64, from_bytes => *const c_void, size_of_val(source) => usize, stream => Handle
     ));
     assert_eq!((call, synchronize(device, stream)), (0, 0));
 }
 
 pub(crate) fn download<T: Clone>(
     device: &Device,
-    from: u64,
+    source: u64,
     like: &T,
     count: usize,
     stream: Handle,
 ) -> Vec<T> {
-    let mut to = vec![like.clone(); count];
+    let mut elements = vec![like.clone(); count];
     let call = call!(device, cuMemcpyDtoHAsync_v2(
-        to.as_mut_ptr().cast() => *mut c_void, from => u64, size_of_val(&to[..]) => usize, stream => Handle
+        elements.as_mut_ptr().cast() => *mut c_void, source => u64, size_of_val(&elements[..]) => usize,
+        stream => Handle
     ));
     assert_eq!((call, synchronize(device, stream)), (0, 0));
-    to
+    elements
 }
 
 pub(crate) fn module(device: &Device, text: &str) -> Result<Handle, c_int> {

@@ -48,21 +48,21 @@ fn read(told: &mut dyn BufRead) -> MemoryHandle {
 
 /// One rank's part: sends its handle, receives the peer's, and exchanges.
 fn exchange(device: &Device, rank: u32, tell: &mut dyn Write, told: &mut dyn BufRead) {
-    let own = Rank::new(device, 10 + rank as u8);
-    let handle = handle(device, own.shared);
+    let local = Rank::new(device, 10 + rank as u8);
+    let handle = handle(device, local.shared);
     assert!(open(device, handle).is_err(), "a process cannot open its own");
     tell.write_all(line(handle).as_bytes()).unwrap();
     tell.flush().unwrap();
     let peer = open(device, read(told)).unwrap();
     let module = module(device, unisono_kernels::module("exchange").unwrap().text).unwrap();
     let kernel = function(device, module, "exchange").unwrap();
-    own.start(device, kernel, peer, rank, Duration::from_secs(60));
-    let status = own.status(device);
+    local.start(device, kernel, peer, rank, Duration::from_secs(60));
+    let status = local.status(device);
     assert_eq!(status.state(), Some(WaitState::Ok), "{status:?}");
-    let output = download(device, own.output, &0u8, BYTES, own.stream);
+    let output = download(device, local.output, &0u8, BYTES, local.stream);
     assert_eq!(output, [11 - rank as u8; BYTES]);
     assert_eq!(call!(device, cuIpcCloseMemHandle(peer => u64)), 0);
-    own.end(device);
+    local.end(device);
 }
 
 #[test]

@@ -30,9 +30,11 @@ impl Case {
         let bytes = self.length * size_of::<T>();
         let mut targets: Vec<Guarded> =
             (0..self.targets).map(|index| Guarded::new(skew(self.sources + index), bytes)).collect();
-        let from: Vec<*const u8> = sources.iter().map(|source| source.source().as_ptr()).collect();
-        let to: Vec<*mut u8> = targets.iter_mut().map(|target| target.inner().as_mut_ptr()).collect();
-        let mut arguments = ReduceCopy::new(&to, &from, self.length);
+        let source_addresses: Vec<*const u8> =
+            sources.iter().map(|source| source.source().as_ptr()).collect();
+        let target_addresses: Vec<*mut u8> =
+            targets.iter_mut().map(|target| target.inner().as_mut_ptr()).collect();
+        let mut arguments = ReduceCopy::new(&target_addresses, &source_addresses, self.length);
         arguments.divisor = RANKS;
         for (factor, &scalar) in arguments.factors.iter_mut().zip(scalars) {
             *factor = ReduceCopy::factor(T::DTYPE, scalar);
@@ -48,8 +50,8 @@ impl Case {
 
 fn reference<T: Naive>(op: ReduceKind, operands: &[Vec<T>], scalars: &[Scalar]) -> Vec<T> {
     let finish = if op == ReduceKind::Avg { PostOp::Divide(RANKS) } else { PostOp::Identity };
-    let operand = |index: usize, (own, &scalar): (&Vec<T>, &Scalar)| {
-        if op == ReduceKind::PreMulSum { own[index].scale(scalar) } else { own[index] }
+    let operand = |index: usize, (values, &scalar): (&Vec<T>, &Scalar)| {
+        if op == ReduceKind::PreMulSum { values[index].scale(scalar) } else { values[index] }
     };
     let column = |index| operands.iter().zip(scalars).map(|pair| operand(index, pair)).collect::<Vec<T>>();
     (0..LONGEST).map(|index| T::reduce(op, finish, &column(index))).collect()
@@ -97,8 +99,8 @@ fn every_type_and_operation_is_the_naive_one() {
 fn average_in_place(device: &Device) {
     let mut expected: Vec<f32> = Random(7).elements(LONGEST);
     let mut values = Guarded::holding(4, &expected);
-    let own = values.inner().as_mut_ptr();
-    let mut arguments = ReduceCopy::new(&[own], &[own], LONGEST);
+    let address = values.inner().as_mut_ptr();
+    let mut arguments = ReduceCopy::new(&[address], &[address], LONGEST);
     arguments.divisor = 7;
     device.run(&ReduceCopy::kernel(DType::F32, ReduceKind::Avg), &arguments, 2, 32).unwrap();
     unisono_reducers::average(&mut expected, 7);

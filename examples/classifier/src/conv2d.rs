@@ -54,16 +54,16 @@ impl Conv2dShape {
     /// image; `None` for padding.
     fn for_each_tap(&self, mut meet: impl FnMut(usize, Option<usize>)) {
         let ([height, width], [rows, columns]) = (self.image, self.output_size());
-        let inside = |along: usize, tap: usize, extent: usize| {
-            (along * self.stride + tap).checked_sub(self.padding).filter(|at| *at < extent)
+        let coordinate = |along: usize, tap: usize, extent: usize| {
+            (along * self.stride + tap).checked_sub(self.padding).filter(|position| *position < extent)
         };
         let mut index = 0;
         for tap in 0..self.kernel_len() {
             let (channel, tap) = (tap / (self.kernel * self.kernel), tap % (self.kernel * self.kernel));
             for row in 0..rows {
-                let y = inside(row, tap / self.kernel, height);
+                let y = coordinate(row, tap / self.kernel, height);
                 for column in 0..columns {
-                    let x = inside(column, tap % self.kernel, width);
+                    let x = coordinate(column, tap % self.kernel, width);
                     meet(index, y.zip(x).map(|(y, x)| (channel * height + y) * width + x));
                     index += 1;
                 }
@@ -98,8 +98,8 @@ impl Conv2d {
         pass.floats(self.shape.kernel_len() * self.shape.output_len())
     }
 
-    fn im2col(&self, image: &[f32], into: &mut [f32]) {
-        self.shape.for_each_tap(|index, at| into[index] = at.map_or(0.0, |at| image[at]));
+    fn im2col(&self, image: &[f32], columns: &mut [f32]) {
+        self.shape.for_each_tap(|index, pixel| columns[index] = pixel.map_or(0.0, |pixel| image[pixel]));
     }
 
     /// Returns W as a matrix of outputs × taps.
@@ -110,20 +110,20 @@ impl Conv2d {
     fn accumulate(&self, pass: &mut Pass<'_>, input: &Tensor, gradient: &Tensor) -> Result<()> {
         let (taps, places, outputs) = (self.shape.kernel_len(), self.shape.output_len(), self.shape.outputs);
         let (mut room, threads) = (self.im2col_buffer(pass), pass.threads());
-        pass.accumulate(self.bias, |_, into| {
-            let into = into.host();
+        pass.accumulate(self.bias, |_, sums| {
+            let sums = sums.host();
             for (channel, of_channel) in gradient.data().chunks_exact(places).enumerate() {
-                into[channel % outputs] += of_channel.iter().sum::<f32>();
+                sums[channel % outputs] += of_channel.iter().sum::<f32>();
             }
             Ok(())
         })?;
-        pass.accumulate(self.weight, |_, into| {
-            let into = into.host();
+        pass.accumulate(self.weight, |_, sums| {
+            let sums = sums.host();
             for row in 0..input.rows() {
                 self.im2col(input.row(row), &mut room);
                 let slopes = Matrix::new(gradient.row(row), outputs, places);
-                let into = MatrixMut::new(into, outputs, taps);
-                matmul(into, 1.0, 1.0, slopes, Matrix::new(&room, taps, places).t(), threads);
+                let sums = MatrixMut::new(sums, outputs, taps);
+                matmul(sums, 1.0, 1.0, slopes, Matrix::new(&room, taps, places).t(), threads);
             }
             Ok(())
         })
@@ -140,10 +140,10 @@ impl Module for Conv2d {
         let (weight, bias) = (self.matrix(pass.weights(self.weight)), pass.weights(self.bias));
         for row in 0..input.rows() {
             self.im2col(input.row(row), &mut room);
-            let to = output.row_mut(row);
-            to.chunks_exact_mut(places).zip(bias).for_each(|(channel, bias)| channel.fill(*bias));
+            let channels = output.row_mut(row);
+            channels.chunks_exact_mut(places).zip(bias).for_each(|(channel, bias)| channel.fill(*bias));
             matmul(
-                MatrixMut::new(to, outputs, places),
+                MatrixMut::new(channels, outputs, places),
                 1.0,
                 1.0,
                 weight,
@@ -164,9 +164,11 @@ impl Module for Conv2d {
         for row in 0..result.rows() {
             let slopes = Matrix::new(gradient.row(row), outputs, places);
             matmul(MatrixMut::new(&mut room, taps, places), 0.0, 1.0, weight.t(), slopes, threads);
-            let into = result.row_mut(row);
-            into.fill(0.0);
-            self.shape.for_each_tap(|index, at| at.into_iter().for_each(|at| into[at] += room[index]));
+            let pixels = result.row_mut(row);
+            pixels.fill(0.0);
+            self.shape.for_each_tap(|index, pixel| {
+                pixel.into_iter().for_each(|pixel| pixels[pixel] += room[index])
+            });
         }
         Ok(result)
     }

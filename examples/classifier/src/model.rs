@@ -94,7 +94,7 @@ impl Classifier {
         let logits = self.layers.iter().enumerate().try_fold(input, forward)?;
         let guess = |row| {
             let scores = (0..).zip(logits.row(row));
-            scores.max_by(|one, other| one.1.total_cmp(other.1)).map_or(0, |(class, _)| class)
+            scores.max_by(|score, other| score.1.total_cmp(other.1)).map_or(0, |(class, _)| class)
         };
         Ok((0..logits.rows()).map(guess).collect())
     }

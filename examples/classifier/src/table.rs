@@ -40,12 +40,12 @@ impl Table {
             builder.has_headers(false).flexible(true).trim(Trim::All).from_reader(text.as_bytes());
         for (index, record) in reader.records().enumerate() {
             let record = record.map_err(|error| error.to_string())?;
-            let at = |what| format!("line {}: {what}", line_of(text, &record));
+            let located = |what| format!("line {}: {what}", line_of(text, &record));
             match cells(&record) {
                 _ if record.iter().all(str::is_empty) && record.len() == 1 => {}
-                Ok(row) => table.push(&row).map_err(at)?,
+                Ok(row) => table.push(&row).map_err(located)?,
                 Err(_) if index == 0 => table.names = names(&record),
-                Err(what) => return Err(at(what)),
+                Err(what) => return Err(located(what)),
             }
         }
         if table.targets.is_empty() { Err("no rows".to_owned()) } else { Ok(table) }
@@ -172,7 +172,7 @@ fn names(record: &StringRecord) -> Vec<String> {
 /// any empty lines that precede the record.
 fn line_of(text: &str, record: &StringRecord) -> usize {
     let offset = record.position().map_or(0, |position| position.byte() as usize);
-    let rest = &text[offset.min(text.len())..];
-    let start = text.len() - rest.trim_start_matches(['\r', '\n']).len();
+    let remainder = &text[offset.min(text.len())..];
+    let start = text.len() - remainder.trim_start_matches(['\r', '\n']).len();
     text[..start].matches('\n').count() + 1
 }

@@ -54,7 +54,11 @@ impl Fixture {
             let (kept, step) = (self.strategy.weights(id).to_vec(), 1.0 / 256.0);
             let mut loss_at = |step: f32| {
                 let moved = kept.iter().zip(&direction).map(|(weight, along)| weight + step * along);
-                self.strategy.weights_mut(id).iter_mut().zip(moved).for_each(|(weight, to)| *weight = to);
+                self.strategy
+                    .weights_mut(id)
+                    .iter_mut()
+                    .zip(moved)
+                    .for_each(|(weight, value)| *weight = value);
                 self.loss(batch)
             };
             let mut difference = |step: f32| loss_at(step) - loss_at(-step);

@@ -12,17 +12,17 @@ fn iris_table_is_read_and_standardized() {
     assert_eq!(iris.features[..4], [5.1, 3.5, 1.4, 0.2]);
     let (mut training, mut validating) = iris.split(0.2, 4);
     assert_eq!((training.rows(), validating.rows()), (120, 30));
-    let mut all = [training.targets.clone(), validating.targets.clone()].concat();
-    all.sort_by(f32::total_cmp);
-    assert_eq!(all, iris.targets);
+    let mut targets = [training.targets.clone(), validating.targets.clone()].concat();
+    targets.sort_by(f32::total_cmp);
+    assert_eq!(targets, iris.targets);
     let scaling = Standardizer::fit(&training);
     scaling.apply(&mut training);
     scaling.apply(&mut validating);
     let again = Standardizer::fit(&training);
     let mut untouched = training.clone();
     again.apply(&mut untouched);
-    let near = |(a, b): (&f32, &f32)| (a - b).abs() < 1e-5;
-    assert!(training.features.iter().zip(&untouched.features).all(near), "not mean 0 and deviation 1");
+    let are_near = |(a, b): (&f32, &f32)| (a - b).abs() < 1e-5;
+    assert!(training.features.iter().zip(&untouched.features).all(are_near), "not mean 0 and deviation 1");
     assert!(validating.features.iter().all(|value| value.abs() < 5.0));
 }
 

@@ -38,8 +38,8 @@ fn strategies_and_ranks_take_the_same_steps() {
     let alone = perceptron(1, ParallelKind::Replicated, 20);
     for ranks in [2, 4] {
         let replicated = perceptron(ranks, ParallelKind::Replicated, 20);
-        for (one, other) in replicated.losses.iter().zip(&alone.losses) {
-            assert!((one / other - 1.0).abs() < 1e-4, "{ranks} ranks: {one}, not {other}");
+        for (loss, other) in replicated.losses.iter().zip(&alone.losses) {
+            assert!((loss / other - 1.0).abs() < 1e-4, "{ranks} ranks: {loss}, not {other}");
         }
         for kind in KINDS {
             let outcome = perceptron(ranks, kind, 20);

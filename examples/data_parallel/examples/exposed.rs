@@ -46,7 +46,8 @@ fn train(group: &Communicator, form: FormKind, together: &Barrier) -> Result<Tim
     )?;
     let inventory = Arc::new(registry.finish());
     let mut strategy = form.create(&inventory, group, &memory, BUCKET_BYTES)?;
-    let tokens: Vec<u32> = (0..=SEQUENCES * SEQUENCE).map(|at| (at * at % VOCABULARY) as u32).collect();
+    let tokens: Vec<u32> =
+        (0..=SEQUENCES * SEQUENCE).map(|position| (position * position % VOCABULARY) as u32).collect();
     let (inputs, targets) = (&tokens[1..], &tokens[..SEQUENCES * SEQUENCE]);
     let batch = Batch::tokens(inputs, targets, SEQUENCE);
     let (mut steps, mut backwards, mut waits) = (Vec::new(), Vec::new(), Vec::new());
@@ -66,7 +67,7 @@ fn train(group: &Communicator, form: FormKind, together: &Barrier) -> Result<Tim
         waits.push(strategy.take_wait_time().as_secs_f64());
     }
     // The first step allocates all buffers.
-    let [step, backward, waited] = [steps, backwards, waits].map(|of| median(of[1..].to_vec()));
+    let [step, backward, waited] = [steps, backwards, waits].map(|values| median(values[1..].to_vec()));
     Ok(Times { step, backward, waited, bytes: 4 * inventory.count() })
 }
 
@@ -78,7 +79,7 @@ fn both(groups: Vec<Communicator>, form: FormKind) -> Result<Times> {
         let ranks: Vec<_> = ranks.collect();
         ranks.into_iter().map(|rank| rank.join().expect("no panic")).collect::<Result<Vec<_>>>()
     })?;
-    times.into_iter().max_by(|one, other| one.step.total_cmp(&other.step)).ok_or("two ranks".into())
+    times.into_iter().max_by(|times, other| times.step.total_cmp(&other.step)).ok_or("two ranks".into())
 }
 
 fn median(mut values: Vec<f64>) -> f64 {
@@ -101,8 +102,8 @@ fn main() -> Result<()> {
     for form in [FormKind::Naive, FormKind::Overlapped, FormKind::Bucketed] {
         let times = run(form)?;
         let (waited, longer) = (times.waited, times.step - alone.step);
-        let (all, most) = *naive.get_or_insert((waited, longer));
-        let (of_waited, of_longer) = (100.0 * waited / all, 100.0 * longer / most);
+        let (naive_waited, naive_longer) = *naive.get_or_insert((waited, longer));
+        let (of_waited, of_longer) = (100.0 * waited / naive_waited, 100.0 * longer / naive_longer);
         let [waited, step, longer] = [waited, times.step, longer].map(ms);
         println!(
             "| {form:?} | {waited:.1} | {of_waited:.0} % | {step:.1} | {longer:.1} | {of_longer:.0} % |"

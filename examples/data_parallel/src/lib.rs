@@ -111,14 +111,14 @@ impl Form for ShardedStrategy {
     }
 
     fn weight_bits(&mut self) -> Result<Vec<u32>> {
-        let mut all = Vec::new();
+        let mut shards = Vec::new();
         self.for_each_shard(&mut |shard| {
             let bits = shard.weights.iter().map(|weight| weight.to_bits());
-            all.push((shard.parameter, bits.collect::<Vec<_>>()));
+            shards.push((shard.parameter, bits.collect::<Vec<_>>()));
             Ok(())
         })?;
-        all.sort_by_key(|(id, _)| id.0);
-        Ok(all.into_iter().flat_map(|(_, bits)| bits).collect())
+        shards.sort_by_key(|(id, _)| id.0);
+        Ok(shards.into_iter().flat_map(|(_, bits)| bits).collect())
     }
 
     fn take_wait_time(&mut self) -> Duration {

@@ -70,15 +70,15 @@ fn main() -> Result<()> {
 
 /// Trains on all ranks, and returns the result of rank 0.
 fn run(groups: Vec<Communicator>, form: FormKind) -> Result<Outcome> {
-    let mut all = std::thread::scope(|scope| {
+    let mut outcomes = std::thread::scope(|scope| {
         let threads: Vec<_> =
             groups.into_iter().map(|group| scope.spawn(move || train(&group, form))).collect();
         threads.into_iter().map(|thread| thread.join().expect("no rank panics")).collect::<Result<Vec<_>>>()
     })?;
-    if all.iter().any(|other| other.weights != all[0].weights) {
+    if outcomes.iter().any(|other| other.weights != outcomes[0].weights) {
         return Err(format!("{form:?}: ranks have different weights").into());
     }
-    Ok(all.remove(0))
+    Ok(outcomes.remove(0))
 }
 
 fn train(group: &Communicator, form: FormKind) -> Result<Outcome> {
@@ -92,7 +92,7 @@ fn train(group: &Communicator, form: FormKind) -> Result<Outcome> {
         let tokens = tokens(group.rank(), number);
         let batch = Batch::tokens(&tokens[..SEQUENCES * SEQUENCE], &tokens[1..], SEQUENCE);
         group.barrier()?;
-        let before = group.traffic_stats()?.bytes;
+        let start_bytes = group.traffic_stats()?.bytes;
         strategy.take_wait_time();
         let begun = Instant::now();
         strategy.begin_step(&StepPlan::depth_first(model.block_count(), 1))?;
@@ -103,7 +103,7 @@ fn train(group: &Communicator, form: FormKind) -> Result<Outcome> {
         strategy.optimizer_step(&AdamW::default(), &Step { number, lr: 1e-3, grad_scale: 1.0 })?;
         seconds.push(begun.elapsed().as_secs_f64());
         waits.push(strategy.take_wait_time().as_secs_f64());
-        sent = group.traffic_stats()?.bytes - before;
+        sent = group.traffic_stats()?.bytes - start_bytes;
         let mut mean = [f64::from(loss)];
         group.all_reduce(&mut mean, Avg)?;
         losses.push(mean[0]);
@@ -115,7 +115,7 @@ fn train(group: &Communicator, form: FormKind) -> Result<Outcome> {
 /// Returns this rank's half of the batch of a step.
 fn tokens(rank: usize, step: u64) -> Vec<u32> {
     let start = step as usize * 1009 + rank * SEQUENCES * SEQUENCE;
-    (start..=start + SEQUENCES * SEQUENCE).map(|at| (at * at % 97) as u32).collect()
+    (start..=start + SEQUENCES * SEQUENCE).map(|position| (position * position % 97) as u32).collect()
 }
 
 /// Returns the FNV-1a hash of numbers.

@@ -41,8 +41,8 @@ impl Replica {
 
     /// Returns the trained parameters. Ranks communicate in this order, that of backward.
     pub(crate) fn trained(&self) -> Vec<ParameterId> {
-        let all = (0..self.inventory.parameters.len()).rev().map(ParameterId);
-        all.filter(|&id| self.inventory[id].trainable).collect()
+        let ids = (0..self.inventory.parameters.len()).rev().map(ParameterId);
+        ids.filter(|&id| self.inventory[id].trainable).collect()
     }
 
     /// Returns the weights and the gradient to add to; `None` if the parameter is frozen.

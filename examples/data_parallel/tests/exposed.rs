@@ -62,7 +62,7 @@ fn fastest(form: FormKind) -> Measured {
     let config = Config::default().with_fifo_slot_bytes(1 << 20).with_channels(1);
     let rounds = (0..3).map(|_| {
         let groups = slow_groups(MESSAGE, 1e-9, &config).unwrap();
-        let [one, other] = std::thread::scope(|scope| {
+        let [first, second] = std::thread::scope(|scope| {
             let ranks = [0, 1].map(|rank| {
                 scope.spawn({
                     let group = &groups[rank];
@@ -71,10 +71,10 @@ fn fastest(form: FormKind) -> Measured {
             });
             ranks.map(|rank| rank.join().unwrap())
         });
-        assert_eq!(one.weights, other.weights);
-        if one.step > other.step { one } else { other }
+        assert_eq!(first.weights, second.weights);
+        if first.step > second.step { first } else { second }
     });
-    rounds.min_by(|one, other| one.step.total_cmp(&other.step)).unwrap()
+    rounds.min_by(|measured, other| measured.step.total_cmp(&other.step)).unwrap()
 }
 
 /// Seconds of the steps of the three forms, and those of them in which communication is exposed.

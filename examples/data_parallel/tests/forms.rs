@@ -40,7 +40,8 @@ fn train(form: FormKind, group: &Communicator) -> (Vec<u32>, Vec<u32>) {
         strategy.begin_step(&StepPlan::depth_first(model.block_count(), 2)).unwrap();
         for micro in 0..2 {
             let start = 100 * number as usize + 10 * group.rank() + 3 * micro;
-            let tokens: Vec<u32> = (start..=start + 16).map(|at| (at * at % 7) as u32).collect();
+            let tokens: Vec<u32> =
+                (start..=start + 16).map(|position| (position * position % 7) as u32).collect();
             let mut pass = Pass::new(&mut *strategy, &memory, Seeds::default(), 1);
             losses.push(
                 model.forward(&mut pass, &Batch::tokens(&tokens[..16], &tokens[1..], 8)).unwrap().to_bits(),
@@ -92,13 +93,13 @@ fn collectives(form: FormKind) -> [u64; 2] {
         let mut strategy = form.create(&equal_units(6), group, &Allocator::default(), 2 * 4 * 960).unwrap();
         // Reading the statistics waits for collectives under way.
         let operations = || group.traffic_stats().unwrap().operations;
-        let before = operations();
+        let start_count = operations();
         strategy.begin_step(&StepPlan::depth_first(6, 1)).unwrap();
         visit(&mut *strategy, 5);
-        let early = operations() - before;
+        let early = operations() - start_count;
         (0..5).rev().for_each(|unit| visit(&mut *strategy, unit));
         strategy.finish_backward().unwrap();
-        [early, operations() - before]
+        [early, operations() - start_count]
     });
     assert_eq!(counts[0], counts[1]);
     counts[0]
@@ -120,13 +121,13 @@ fn sent(form: FormKind) -> [u64; 2] {
         let mut strategy = form.create(&equal_units(6), group, &Allocator::default(), 1 << 20).unwrap();
         let bytes = || group.traffic_stats().unwrap().bytes;
         strategy.begin_step(&StepPlan::depth_first(6, 1)).unwrap();
-        let before = bytes();
+        let start_bytes = bytes();
         (0..6).rev().for_each(|unit| visit(&mut *strategy, unit));
         strategy.finish_backward().unwrap();
         let reduced = bytes();
         strategy.optimizer_step(&AdamW::default(), &STEP).unwrap();
         strategy.weight_bits().unwrap();
-        [reduced - before, bytes() - reduced]
+        [reduced - start_bytes, bytes() - reduced]
     });
     // Half of the broadcasts begin at each of two ranks.
     [0, 1].map(|phase| (counts[0][phase] + counts[1][phase]) / 2)

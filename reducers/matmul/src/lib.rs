@@ -265,11 +265,12 @@ mod tests {
     fn naive(c: (Shape, &mut [f32]), beta: f32, alpha: f32, a: (Shape, &[f32]), b: (Shape, &[f32])) {
         for row in 0..c.0.rows {
             for column in 0..c.0.columns {
-                let product = |at| f64::from(a.1[a.0.at(row, at)]) * f64::from(b.1[b.0.at(at, column)]);
+                let product =
+                    |index| f64::from(a.1[a.0.at(row, index)]) * f64::from(b.1[b.0.at(index, column)]);
                 let sum: f64 = (0..a.0.columns).map(product).sum();
-                let to = &mut c.1[c.0.at(row, column)];
-                let kept = if beta == 0.0 { 0.0 } else { beta * *to };
-                *to = alpha * sum as f32 + kept;
+                let target = &mut c.1[c.0.at(row, column)];
+                let kept = if beta == 0.0 { 0.0 } else { beta * *target };
+                *target = alpha * sum as f32 + kept;
             }
         }
     }
@@ -282,9 +283,9 @@ mod tests {
         let (mut found, mut expected) = (start.clone(), start);
         matmul(c.view_mut(&mut found), beta, 0.5, a.view(&left), b.view(&right), threads);
         naive((c, &mut expected), beta, 0.5, (a, &left), (b, &right));
-        for (at, (found, expected)) in found.iter().zip(&expected).enumerate() {
+        for (index, (found, expected)) in found.iter().zip(&expected).enumerate() {
             let same = found.to_bits() == expected.to_bits() || (found - expected).abs() < 1e-4;
-            assert!(same, "{rows} × {columns} × {inner}, flips {flips}: {found} not {expected} at {at}");
+            assert!(same, "{rows} × {columns} × {inner}, flips {flips}: {found} not {expected} at {index}");
         }
     }
 

@@ -39,10 +39,10 @@ impl Instructions for Avx2 {
     }
 
     #[inline(always)]
-    unsafe fn stream(self, to: *mut u8, from: *const u8) {
-        debug_assert!(to.addr().is_multiple_of(Self::REGISTER));
+    unsafe fn stream(self, target: *mut u8, source: *const u8) {
+        debug_assert!(target.addr().is_multiple_of(Self::REGISTER));
         // SAFETY: the caller vouches for both pointers, the token for AVX.
-        unsafe { _mm256_stream_si256(to.cast(), _mm256_loadu_si256(from.cast())) }
+        unsafe { _mm256_stream_si256(target.cast(), _mm256_loadu_si256(source.cast())) }
     }
 }
 
@@ -83,39 +83,39 @@ impl F32Lanes<Avx2> for Floats {
     }
 
     methods! {
-        unsafe fn load_f32(_cpu: Avx2, from: *const u8) -> [Self; 1] {
-            [Floats(_mm256_loadu_ps(from.cast()))]
+        unsafe fn load_f32(_cpu: Avx2, source: *const u8) -> [Self; 1] {
+            [Floats(_mm256_loadu_ps(source.cast()))]
         }
 
-        unsafe fn store_f32(lanes: [Self; 1], to: *mut u8) {
-            _mm256_storeu_ps(to.cast(), lanes[0].0);
+        unsafe fn store_f32(lanes: [Self; 1], target: *mut u8) {
+            _mm256_storeu_ps(target.cast(), lanes[0].0);
         }
 
-        unsafe fn load_f16(_cpu: Avx2, from: *const u8) -> [Self; 2] {
-            widen(_mm256_loadu_si256(from.cast()))
+        unsafe fn load_f16(_cpu: Avx2, source: *const u8) -> [Self; 2] {
+            widen(_mm256_loadu_si256(source.cast()))
         }
 
-        unsafe fn store_f16(lanes: [Self; 2], to: *mut u8) {
-            _mm256_storeu_si256(to.cast(), narrow(lanes));
+        unsafe fn store_f16(lanes: [Self; 2], target: *mut u8) {
+            _mm256_storeu_si256(target.cast(), narrow(lanes));
         }
 
         // The first and the second of each pair: no lane has to move.
-        unsafe fn load_bf16(_cpu: Avx2, from: *const u8) -> [Self; 2] {
-            let pairs = _mm256_loadu_si256(from.cast());
+        unsafe fn load_bf16(_cpu: Avx2, source: *const u8) -> [Self; 2] {
+            let pairs = _mm256_loadu_si256(source.cast());
             let first = _mm256_slli_epi32::<16>(pairs);
             let second = _mm256_and_si256(pairs, splat(0xffff_0000));
             [Floats(_mm256_castsi256_ps(first)), Floats(_mm256_castsi256_ps(second))]
         }
 
-        unsafe fn store_bf16(lanes: [Self; 2], to: *mut u8) {
+        unsafe fn store_bf16(lanes: [Self; 2], target: *mut u8) {
             let (first, second) = (round_bf16(lanes[0]), round_bf16(lanes[1]));
             let pairs = _mm256_blend_epi16::<0b1010_1010>(_mm256_srli_epi32::<16>(first), second);
-            _mm256_storeu_si256(to.cast(), pairs);
+            _mm256_storeu_si256(target.cast(), pairs);
         }
 
         // Converts through half floats, which have the exponent of E5M2 and a wider one than E4M3.
-        unsafe fn load_f8<F>(_cpu: Avx2, from: *const u8) -> [Self; 4] {
-            let codes = _mm256_loadu_si256(from.cast());
+        unsafe fn load_f8<F>(_cpu: Avx2, source: *const u8) -> [Self; 4] {
+            let codes = _mm256_loadu_si256(source.cast());
             let low = _mm256_unpacklo_epi8(_mm256_setzero_si256(), codes);
             let high = _mm256_unpackhi_epi8(_mm256_setzero_si256(), codes);
             if F::BIAS == Half::BIAS {
@@ -128,12 +128,12 @@ impl F32Lanes<Avx2> for Floats {
             [a, b, c, d]
         }
 
-        unsafe fn store_f8<F>(lanes: [Self; 4], to: *mut u8) {
+        unsafe fn store_f8<F>(lanes: [Self; 4], target: *mut u8) {
             let low = narrow([round_f8::<F>(lanes[0]), round_f8::<F>(lanes[1])]);
             let high = narrow([round_f8::<F>(lanes[2]), round_f8::<F>(lanes[3])]);
             let (low, high) = if F::BIAS == Half::BIAS { (low, high) } else { (e4m3(low), e4m3(high)) };
             let (low, high) = (_mm256_srli_epi16::<8>(low), _mm256_srli_epi16::<8>(high));
-            _mm256_storeu_si256(to.cast(), _mm256_packus_epi16(low, high));
+            _mm256_storeu_si256(target.cast(), _mm256_packus_epi16(low, high));
         }
     }
 }

@@ -42,10 +42,10 @@ impl Instructions for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn stream(self, to: *mut u8, from: *const u8) {
-        debug_assert!(to.addr().is_multiple_of(Self::REGISTER));
+    unsafe fn stream(self, target: *mut u8, source: *const u8) {
+        debug_assert!(target.addr().is_multiple_of(Self::REGISTER));
         // SAFETY: the caller vouches for both pointers, the token for AVX-512.
-        unsafe { _mm512_stream_si512(to.cast(), _mm512_loadu_si512(from.cast())) }
+        unsafe { _mm512_stream_si512(target.cast(), _mm512_loadu_si512(source.cast())) }
     }
 }
 
@@ -88,37 +88,37 @@ impl F32Lanes<Avx512> for Floats {
     }
 
     methods! {
-        unsafe fn load_f32(_cpu: Avx512, from: *const u8) -> [Self; 1] {
-            [Floats(_mm512_loadu_ps(from.cast()))]
+        unsafe fn load_f32(_cpu: Avx512, source: *const u8) -> [Self; 1] {
+            [Floats(_mm512_loadu_ps(source.cast()))]
         }
 
-        unsafe fn store_f32(lanes: [Self; 1], to: *mut u8) {
-            _mm512_storeu_ps(to.cast(), lanes[0].0);
+        unsafe fn store_f32(lanes: [Self; 1], target: *mut u8) {
+            _mm512_storeu_ps(target.cast(), lanes[0].0);
         }
 
-        unsafe fn load_f16(_cpu: Avx512, from: *const u8) -> [Self; 2] {
-            widen(_mm512_loadu_si512(from.cast()))
+        unsafe fn load_f16(_cpu: Avx512, source: *const u8) -> [Self; 2] {
+            widen(_mm512_loadu_si512(source.cast()))
         }
 
-        unsafe fn store_f16(lanes: [Self; 2], to: *mut u8) {
-            _mm512_storeu_si512(to.cast(), narrow(lanes));
+        unsafe fn store_f16(lanes: [Self; 2], target: *mut u8) {
+            _mm512_storeu_si512(target.cast(), narrow(lanes));
         }
 
-        unsafe fn load_bf16(_cpu: Avx512, from: *const u8) -> [Self; 2] {
-            let pairs = _mm512_loadu_si512(from.cast());
+        unsafe fn load_bf16(_cpu: Avx512, source: *const u8) -> [Self; 2] {
+            let pairs = _mm512_loadu_si512(source.cast());
             let first = _mm512_slli_epi32::<16>(pairs);
             let second = _mm512_and_si512(pairs, splat(0xffff_0000));
             [Floats(_mm512_castsi512_ps(first)), Floats(_mm512_castsi512_ps(second))]
         }
 
-        unsafe fn store_bf16(lanes: [Self; 2], to: *mut u8) {
+        unsafe fn store_bf16(lanes: [Self; 2], target: *mut u8) {
             let (first, second) = (round_bf16(lanes[0]), round_bf16(lanes[1]));
             let pairs = _mm512_mask_blend_epi16(0xaaaa_aaaa, _mm512_srli_epi32::<16>(first), second);
-            _mm512_storeu_si512(to.cast(), pairs);
+            _mm512_storeu_si512(target.cast(), pairs);
         }
 
-        unsafe fn load_f8<F>(_cpu: Avx512, from: *const u8) -> [Self; 4] {
-            let codes = _mm512_loadu_si512(from.cast());
+        unsafe fn load_f8<F>(_cpu: Avx512, source: *const u8) -> [Self; 4] {
+            let codes = _mm512_loadu_si512(source.cast());
             let zero = _mm512_setzero_si512();
             let (low, high) = (_mm512_unpacklo_epi8(zero, codes), _mm512_unpackhi_epi8(zero, codes));
             if F::BIAS == Half::BIAS {
@@ -132,24 +132,24 @@ impl F32Lanes<Avx512> for Floats {
             [a, b, c, d]
         }
 
-        unsafe fn store_f8<F>(lanes: [Self; 4], to: *mut u8) {
+        unsafe fn store_f8<F>(lanes: [Self; 4], target: *mut u8) {
             let low = narrow([round_f8::<F>(lanes[0]), round_f8::<F>(lanes[1])]);
             let high = narrow([round_f8::<F>(lanes[2]), round_f8::<F>(lanes[3])]);
             let (low, high) = if F::BIAS == Half::BIAS { (low, high) } else { (e4m3(low), e4m3(high)) };
             let (low, high) = (_mm512_srli_epi16::<8>(low), _mm512_srli_epi16::<8>(high));
-            _mm512_storeu_si512(to.cast(), _mm512_packus_epi16(low, high));
+            _mm512_storeu_si512(target.cast(), _mm512_packus_epi16(low, high));
         }
     }
 }
 
 /// Returns `number`, or `other` beside a NaN, or `equal` of equals, which may differ in the sign of
-/// zero, or the NaN that is `own`.
+/// zero, or the NaN that is `value`.
 #[inline]
 #[target_feature(enable = "avx512f")]
-fn choose(own: Floats, other: Floats, number: __m512, equal: __m512i) -> Floats {
-    let equals = _mm512_cmp_ps_mask::<_CMP_EQ_OQ>(own.0, other.0);
+fn choose(value: Floats, other: Floats, number: __m512, equal: __m512i) -> Floats {
+    let equals = _mm512_cmp_ps_mask::<_CMP_EQ_OQ>(value.0, other.0);
     let number = _mm512_mask_mov_ps(number, equals, _mm512_castsi512_ps(equal));
-    Floats(_mm512_mask_mov_ps(number, _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(own.0, own.0), own.0))
+    Floats(_mm512_mask_mov_ps(number, _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(value.0, value.0), value.0))
 }
 
 #[inline]

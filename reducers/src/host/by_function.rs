@@ -29,11 +29,11 @@ pub fn reduce_by<T: Element>(
         let range = begin..(begin + BLOCK * element).min(bytes);
         let count = range.len() / element;
         let (left, right) = (&mut left[..count], &mut right[..count]);
-        let own = match first {
+        let operand = match first {
             Some(first) => first.slice(range.clone()),
             None => super::as_source(&mut target).slice(range.clone()),
         };
-        copy(as_bytes_mut(left).into(), own);
+        copy(as_bytes_mut(left).into(), operand);
         for source in rest {
             copy(as_bytes_mut(right).into(), source.slice(range.clone()));
             combine(left, right);
@@ -73,7 +73,7 @@ mod tests {
                 (0..length as u64).map(|index| (index + seed).wrapping_mul(0x9e37_79b9_7f4a_7c15)).collect()
             };
             let operands = [operand(1), operand(2), operand(3)];
-            let sources: Vec<Source<'_>> = operands.iter().map(|own| as_bytes(own).into()).collect();
+            let sources: Vec<Source<'_>> = operands.iter().map(|operand| as_bytes(operand).into()).collect();
             let mut expected = operands[0].clone();
             combine(&mut expected, &operands[1]);
             combine(&mut expected, &operands[2]);

@@ -87,11 +87,11 @@ mod tests {
         let tails = [0, 1, 0x4000, 0x7fff, 0x8000, 0x8001, 0xffff];
         for level in Isa::available() {
             for tail in tails {
-                let from: Vec<f32> =
+                let source: Vec<f32> =
                     (0..=u16::MAX).map(|code| f32::from_bits(u32::from(code) << 16 | tail)).collect();
-                let mut into = vec![bf16::ZERO; from.len()];
-                level.run(Narrow { into: &mut into, from: &from });
-                for (found, value) in into.iter().zip(&from) {
+                let mut target = vec![bf16::ZERO; source.len()];
+                level.run(Narrow { into: &mut target, from: &source });
+                for (found, value) in target.iter().zip(&source) {
                     assert_eq!(
                         found.to_bits(),
                         bf16::from_f32(*value).to_bits(),
@@ -106,7 +106,7 @@ mod tests {
     #[test]
     fn no_length_leaves_anything_out() {
         for length in LENGTHS {
-            let values: Vec<f32> = (0..length).map(|at| at as f32 * 0.5).collect();
+            let values: Vec<f32> = (0..length).map(|index| index as f32 * 0.5).collect();
             let (mut halves, mut wide) = (vec![bf16::NAN; length], vec![f32::NAN; length]);
             narrow(&mut halves, &values);
             widen(&mut wide, &halves);

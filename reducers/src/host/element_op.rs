@@ -142,11 +142,11 @@ fn splat<T: SimdElement, I: Instructions, const N: usize>(cpu: I, value: f64) ->
 /// Moves finite values that are out of the type's range to its ends. Infinite values and NaN stay.
 #[inline(always)]
 fn saturated<T: SimdElement, I: Instructions, const N: usize>(cpu: I, pack: Pack<T, I, N>) -> Pack<T, I, N> {
-    let within = pack.smaller(splat::<T, I, N>(cpu, T::MAX)).larger(splat::<T, I, N>(cpu, -T::MAX));
-    let missing = within.sum(pack.product(splat::<T, I, N>(cpu, -1.0)));
+    let clamped = pack.smaller(splat::<T, I, N>(cpu, T::MAX)).larger(splat::<T, I, N>(cpu, -T::MAX));
+    let missing = clamped.sum(pack.product(splat::<T, I, N>(cpu, -1.0)));
     // A tiny part of what is missing is lost when it is added, unless it is infinite. If nothing is
     // missing, the product is -0, which changes no value, not even the sign of a zero.
-    within.sum(missing.product(splat::<T, I, N>(cpu, -TINY)))
+    clamped.sum(missing.product(splat::<T, I, N>(cpu, -TINY)))
 }
 
 /// A factor that makes what is missing of a sum less than half of the last bit of the range's end.

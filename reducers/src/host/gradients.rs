@@ -61,11 +61,11 @@ impl<F: FnMut(f64)> SimdKernel for BlockSquareSums<'_, F> {
 #[inline(always)]
 fn block_square_sum(block: &[f32]) -> f64 {
     let mut sums = [0.0f64; 8];
-    let (parts, rest) = block.as_chunks::<8>();
+    let (parts, tail) = block.as_chunks::<8>();
     for part in parts {
         sums.iter_mut().zip(part).for_each(|(sum, value)| *sum += square(*value));
     }
-    sums.iter_mut().zip(rest).for_each(|(sum, value)| *sum += square(*value));
+    sums.iter_mut().zip(tail).for_each(|(sum, value)| *sum += square(*value));
     sums.iter().sum()
 }
 
@@ -82,8 +82,8 @@ struct Scaled<'a> {
 impl SimdKernel for Scaled<'_> {
     #[inline(always)]
     fn run<I: Instructions>(self, _: I) {
-        let [one, other] = self.factors;
-        self.values.iter_mut().for_each(|value| *value = *value * one * other);
+        let [first, second] = self.factors;
+        self.values.iter_mut().for_each(|value| *value = *value * first * second);
     }
 }
 
@@ -93,8 +93,9 @@ mod tests {
     use half::bf16;
 
     fn numbers(count: usize) -> Vec<f32> {
-        let number =
-            |at: u32| (at.wrapping_mul(2_654_435_761) as f32 / 1e9 - 2.0) * 1.5f32.powi(at as i32 % 40);
+        let number = |index: u32| {
+            (index.wrapping_mul(2_654_435_761) as f32 / 1e9 - 2.0) * 1.5f32.powi(index as i32 % 40)
+        };
         (0..count as u32).map(number).collect()
     }
 
@@ -137,7 +138,7 @@ mod tests {
     #[test]
     fn levels_agree_to_the_bit() {
         let values = numbers(1003);
-        let of = |level: Isa| {
+        let bits_at = |level: Isa| {
             let (mut sums, mut scaled) = (Vec::new(), values.clone());
             level.run(BlockSquareSums {
                 values: &values,
@@ -148,7 +149,7 @@ mod tests {
             (sums, scaled)
         };
         for level in Isa::available() {
-            assert!(of(level) == of(Isa::Portable), "{level:?}");
+            assert!(bits_at(level) == bits_at(Isa::Portable), "{level:?}");
         }
     }
 

@@ -45,9 +45,9 @@ pub(super) trait Instructions: Copy {
     /// published.
     ///
     /// # Safety
-    /// `from` is valid for reads and `to` for writes of [`Self::REGISTER`], and `to` is a multiple
-    /// of it.
-    unsafe fn stream(self, to: *mut u8, from: *const u8);
+    /// `source` is valid for reads and `target` for writes of [`Self::REGISTER`], and `target` is a
+    /// multiple of it.
+    unsafe fn stream(self, target: *mut u8, source: *const u8);
 }
 
 /// A register of f32, loaded from and rounded to narrower floats too. A register full of those
@@ -63,21 +63,21 @@ pub(super) trait F32Lanes<I>: Lanes {
     /// The same value in every lane.
     fn splat(cpu: I, value: f32) -> Self;
     /// Loads f32.
-    unsafe fn load_f32(cpu: I, from: *const u8) -> [Self; 1];
+    unsafe fn load_f32(cpu: I, source: *const u8) -> [Self; 1];
     /// Stores f32.
-    unsafe fn store_f32(lanes: [Self; 1], to: *mut u8);
+    unsafe fn store_f32(lanes: [Self; 1], target: *mut u8);
     /// Loads half floats.
-    unsafe fn load_f16(cpu: I, from: *const u8) -> [Self; 2];
+    unsafe fn load_f16(cpu: I, source: *const u8) -> [Self; 2];
     /// Stores half floats.
-    unsafe fn store_f16(lanes: [Self; 2], to: *mut u8);
+    unsafe fn store_f16(lanes: [Self; 2], target: *mut u8);
     /// Loads bfloat16.
-    unsafe fn load_bf16(cpu: I, from: *const u8) -> [Self; 2];
+    unsafe fn load_bf16(cpu: I, source: *const u8) -> [Self; 2];
     /// Stores bfloat16.
-    unsafe fn store_bf16(lanes: [Self; 2], to: *mut u8);
+    unsafe fn store_bf16(lanes: [Self; 2], target: *mut u8);
     /// Loads 8-bit floats.
-    unsafe fn load_f8<F: Format>(cpu: I, from: *const u8) -> [Self; 4];
+    unsafe fn load_f8<F: Format>(cpu: I, source: *const u8) -> [Self; 4];
     /// Stores 8-bit floats.
-    unsafe fn store_f8<F: Format>(lanes: [Self; 4], to: *mut u8);
+    unsafe fn store_f8<F: Format>(lanes: [Self; 4], target: *mut u8);
 }
 
 /// Defines methods whose bodies use the instructions that the token or a value vouches for.

@@ -47,13 +47,13 @@ impl<F: ElementOp, I: Instructions> Loop<F, I> {
     fn run(&self, store: Store) {
         // The bytes before and after the packs.
         let (head, tail) = if self.bytes < I::REGISTER { (0, 0) } else { self.packs(store) };
-        let (mut from, mut to) = if head == 0 { (tail, self.bytes) } else { (0, head) };
+        let (mut start, mut end) = if head == 0 { (tail, self.bytes) } else { (0, head) };
         loop {
-            self.registers(from, to);
-            if to == self.bytes {
+            self.registers(start, end);
+            if end == self.bytes {
                 break;
             }
-            (from, to) = (tail, self.bytes);
+            (start, end) = (tail, self.bytes);
         }
     }
 
@@ -61,19 +61,19 @@ impl<F: ElementOp, I: Instructions> Loop<F, I> {
     #[inline(always)]
     fn packs(&self, store: Store) -> (usize, usize) {
         let head = self.head(store);
-        let mut at = head.unwrap_or(0);
+        let mut end = head.unwrap_or(0);
         if head.is_some() {
-            while self.bytes - at >= Self::PACK {
-                self.pack::<true>(at);
-                at += Self::PACK;
+            while self.bytes - end >= Self::PACK {
+                self.pack::<true>(end);
+                end += Self::PACK;
             }
         } else {
-            while self.bytes - at >= Self::PACK {
-                self.pack::<false>(at);
-                at += Self::PACK;
+            while self.bytes - end >= Self::PACK {
+                self.pack::<false>(end);
+                end += Self::PACK;
             }
         }
-        (head.unwrap_or(0), at)
+        (head.unwrap_or(0), end)
     }
 
     /// Returns the offset where non-temporal stores can begin, if they are wanted and possible.
@@ -87,37 +87,37 @@ impl<F: ElementOp, I: Instructions> Loop<F, I> {
         (head.is_multiple_of(F::GRANULARITY) && head < self.bytes).then_some(head)
     }
 
-    /// Computes the bytes between `from` and `to`.
+    /// Computes the bytes between `start` and `end`.
     #[inline(always)]
-    fn registers(&self, mut from: usize, to: usize) {
-        while to - from >= I::REGISTER {
-            self.whole::<1, false>(from);
-            from += I::REGISTER;
+    fn registers(&self, mut start: usize, end: usize) {
+        while end - start >= I::REGISTER {
+            self.whole::<1, false>(start);
+            start += I::REGISTER;
         }
-        while from < to {
-            let bytes = 1 << (to - from).ilog2();
-            self.short(from, bytes);
-            from += bytes;
+        while start < end {
+            let bytes = 1 << (end - start).ilog2();
+            self.short(start, bytes);
+            start += bytes;
         }
     }
 
     #[inline(always)]
-    fn pack<const STREAM: bool>(&self, at: usize) {
+    fn pack<const STREAM: bool>(&self, start: usize) {
         match F::Elem::REGISTERS {
-            1 => self.whole::<1, STREAM>(at),
-            2 => self.whole::<2, STREAM>(at),
-            _ => self.whole::<4, STREAM>(at),
+            1 => self.whole::<1, STREAM>(start),
+            2 => self.whole::<2, STREAM>(start),
+            _ => self.whole::<4, STREAM>(start),
         }
     }
 
-    /// Computes `N` registers full of elements from byte `at` on.
+    /// Computes `N` registers full of elements from byte `start` on.
     #[inline(always)]
-    fn whole<const N: usize, const STREAM: bool>(&self, at: usize) {
-        debug_assert!(at + N * I::REGISTER <= self.bytes);
-        let pack = self.op.evaluate::<I, N>(self.cpu, FullRead { at: self.offset + at, prefetch: STREAM });
+    fn whole<const N: usize, const STREAM: bool>(&self, start: usize) {
+        debug_assert!(start + N * I::REGISTER <= self.bytes);
+        let pack = self.op.evaluate::<I, N>(self.cpu, FullRead { at: self.offset + start, prefetch: STREAM });
         for (index, &lanes) in pack.0.iter().enumerate() {
             // SAFETY: within the target.
-            let target = unsafe { self.target.add(at + index * I::REGISTER) };
+            let target = unsafe { self.target.add(start + index * I::REGISTER) };
             if STREAM {
                 let mut staging = RegisterBuffer::new();
                 // SAFETY: a register fits into staging and is within the target. Its address is a
@@ -133,16 +133,16 @@ impl<F: ElementOp, I: Instructions> Loop<F, I> {
         }
     }
 
-    /// Computes the `bytes` from byte `at` on: a power of two, and less than a register full.
+    /// Computes the `bytes` from byte `start` on: a power of two, and less than a register full.
     #[inline(always)]
-    fn short(&self, at: usize, bytes: usize) {
-        debug_assert!(at + bytes <= self.bytes && bytes < I::REGISTER);
-        let pack = self.op.evaluate::<I, 1>(self.cpu, PartialRead { at: self.offset + at, bytes });
+    fn short(&self, start: usize, bytes: usize) {
+        debug_assert!(start + bytes <= self.bytes && bytes < I::REGISTER);
+        let pack = self.op.evaluate::<I, 1>(self.cpu, PartialRead { at: self.offset + start, bytes });
         let mut staging = RegisterBuffer::new();
-        // SAFETY: a register fits into `staging`, and `bytes` from `at` on into the target.
+        // SAFETY: a register fits into `staging`, and `bytes` from `start` on into the target.
         unsafe {
             F::Elem::store(self.cpu, pack.0[0], staging.as_mut_ptr());
-            copy_short(self.target.add(at), staging.as_mut_ptr(), bytes);
+            copy_short(self.target.add(start), staging.as_mut_ptr(), bytes);
         }
     }
 }
@@ -205,14 +205,14 @@ impl Read for PartialRead {
 /// Copies a power of two up to 32 by single moves of that width.
 ///
 /// # Safety
-/// `from` is valid for reads and `to` for writes of `bytes`, and they are apart.
+/// `source` is valid for reads and `target` for writes of `bytes`, and they are apart.
 #[inline(always)]
-unsafe fn copy_short(to: *mut u8, from: *const u8, bytes: usize) {
+unsafe fn copy_short(target: *mut u8, source: *const u8, bytes: usize) {
     macro_rules! moved {
         ($($width:literal)*) => {
             match bytes {
                 // SAFETY: the caller's word.
-                $($width => unsafe { to.copy_from_nonoverlapping(from, $width) },)*
+                $($width => unsafe { target.copy_from_nonoverlapping(source, $width) },)*
                 _ => unreachable!("{bytes} bytes are no power of two below a register"),
             }
         };

@@ -50,8 +50,8 @@ pub(super) struct Array<L, const N: usize>(pub(super) [L; N]);
 impl<L: Lanes, const N: usize> Array<L, N> {
     #[inline(always)]
     fn pairs(mut self, other: Self, function: impl Fn(L, L) -> L) -> Self {
-        for (own, other) in self.0.iter_mut().zip(&other.0) {
-            *own = function(*own, *other);
+        for (lane, other) in self.0.iter_mut().zip(&other.0) {
+            *lane = function(*lane, *other);
         }
         self
     }
@@ -80,7 +80,7 @@ impl<L: Lanes, const N: usize> Lanes for Array<L, N> {
 
     #[inline(always)]
     fn divide(self, ranks: u32) -> Self {
-        self.pairs(self, |own, _| own.divide(ranks))
+        self.pairs(self, |lane, _| lane.divide(ranks))
     }
 }
 
@@ -89,28 +89,28 @@ pub(super) trait Plain<V>: Lanes {
     /// Reads it.
     ///
     /// # Safety
-    /// `from` is valid for reading a register; alignment is not needed.
-    unsafe fn load(from: *const u8) -> Self;
+    /// `source` is valid for reading a register; alignment is not needed.
+    unsafe fn load(source: *const u8) -> Self;
     /// Writes it.
     ///
     /// # Safety
-    /// `to` is valid for writing a register; alignment is not needed.
-    unsafe fn store(self, to: *mut u8);
+    /// `target` is valid for writing a register; alignment is not needed.
+    unsafe fn store(self, target: *mut u8);
     /// The same value in every lane.
     fn splat(value: V) -> Self;
 }
 
 impl<V: Value, const N: usize> Plain<V> for Array<V, N> {
     #[inline(always)]
-    unsafe fn load(from: *const u8) -> Self {
+    unsafe fn load(source: *const u8) -> Self {
         // SAFETY: the caller's word; any bytes are such values.
-        Array(unsafe { from.cast::<[V; N]>().read_unaligned() })
+        Array(unsafe { source.cast::<[V; N]>().read_unaligned() })
     }
 
     #[inline(always)]
-    unsafe fn store(self, to: *mut u8) {
+    unsafe fn store(self, target: *mut u8) {
         // SAFETY: the caller's word.
-        unsafe { to.cast::<[V; N]>().write_unaligned(self.0) }
+        unsafe { target.cast::<[V; N]>().write_unaligned(self.0) }
     }
 
     #[inline(always)]

@@ -106,8 +106,8 @@ pub fn reduce_into(
     targets: &mut [(Store, Target<'_>)],
     sources: &[Source<'_>],
 ) {
-    let (first, rest) = sources.split_first().expect("a reduction has a source");
-    Reduction { finish, first, rest, offset: 0 }.store_to(dtype, op, targets);
+    let (first, further) = sources.split_first().expect("a reduction has a source");
+    Reduction { finish, first, rest: further, offset: 0 }.store_to(dtype, op, targets);
 }
 
 /// The target becomes itself ⊕ the first source ⊕ …, in that order, then `finish`.
@@ -157,8 +157,8 @@ pub fn reduce_among<'a>(
     own: Option<usize>,
 ) {
     let mut target = target;
-    if let Some(own) = own {
-        sources[own] = as_source(&mut target);
+    if let Some(index) = own {
+        sources[index] = as_source(&mut target);
     }
     reduce_into(dtype, op, finish, &mut [(Store::Cached, target)], sources);
 }

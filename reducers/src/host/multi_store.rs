@@ -42,16 +42,16 @@ pub(super) fn copy_at(level: Isa, targets: &mut [Dest<'_>], source: Source<'_>) 
     fence(targets);
 }
 
-/// target = source from byte `at` on
+/// target = source from byte `offset` on
 #[inline]
-fn copy_part(level: Isa, dest: &mut Dest<'_>, source: Source<'_>, at: usize) {
+fn copy_part(level: Isa, dest: &mut Dest<'_>, source: Source<'_>, offset: usize) {
     let (store, target) = dest;
     match store {
         // SAFETY: both are valid for this length. They may be the same memory: `copy` allows that.
         Store::Cached if target.len() < VECTOR_COPY_MIN_BYTES => unsafe {
-            target.as_mut_ptr().copy_from(source.as_ptr().add(at), target.len());
+            target.as_mut_ptr().copy_from(source.as_ptr().add(offset), target.len());
         },
-        Store::Cached | Store::Stream => level.run(Assign { dest, offset: at, op: Identity(source) }),
+        Store::Cached | Store::Stream => level.run(Assign { dest, offset, op: Identity(source) }),
     }
 }
 
@@ -72,22 +72,22 @@ fn store_many(
     }
 }
 
-/// The result is computed into the target `own`, which stays in the caches.
+/// The result is computed into the target `index`, which stays in the caches.
 fn via_cached_target(
-    own: usize,
+    index: usize,
     level: Isa,
     targets: &mut [Dest<'_>],
     element: usize,
     mut compute: impl FnMut(&mut Dest<'_>, usize),
 ) {
     let ranges = blocks(targets, element);
-    let (before, rest) = targets.split_at_mut(own);
-    let Some((own, after)) = rest.split_first_mut() else { return };
+    let (left, tail) = targets.split_at_mut(index);
+    let Some((dest, right)) = tail.split_first_mut() else { return };
     for range in ranges {
-        let mut own = dest_range(own, &range);
-        compute(&mut own, range.start);
-        let result = as_source(&mut own.1);
-        for other in before.iter_mut().chain(after.iter_mut()) {
+        let mut part = dest_range(dest, &range);
+        compute(&mut part, range.start);
+        let result = as_source(&mut part.1);
+        for other in left.iter_mut().chain(right.iter_mut()) {
             copy_part(level, &mut dest_range(other, &range), result, 0);
         }
     }

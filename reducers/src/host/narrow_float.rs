@@ -62,8 +62,8 @@ pub(crate) fn widen<F: Format>(code: u32) -> f32 {
     let aligned = magnitude << F::SHIFT;
     let normal = aligned + ((127 - F::BIAS) << 23);
     // A subnormal is a mantissa without its leading one: add one, then subtract it.
-    let one = F::SMALLEST_NORMAL;
-    let subnormal = (f32::from_bits(aligned | one) - f32::from_bits(one)).to_bits();
+    let smallest = F::SMALLEST_NORMAL;
+    let subnormal = (f32::from_bits(aligned | smallest) - f32::from_bits(smallest)).to_bits();
     let bits = if magnitude < 1 << F::MANTISSA { subnormal } else { normal };
     let bits = if magnitude >= F::OVERFLOW { aligned | 0x7f80_0000 } else { bits };
     f32::from_bits(bits | sign)

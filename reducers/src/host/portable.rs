@@ -24,18 +24,18 @@ impl Instructions for Portable {
 
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    unsafe fn stream(self, to: *mut u8, from: *const u8) {
+    unsafe fn stream(self, target: *mut u8, source: *const u8) {
         use std::arch::x86_64::{_mm_loadu_si128, _mm_stream_si128};
-        debug_assert!(to.addr().is_multiple_of(Self::REGISTER));
+        debug_assert!(target.addr().is_multiple_of(Self::REGISTER));
         // SAFETY: the caller vouches for both; SSE2 is part of x86-64.
-        unsafe { _mm_stream_si128(to.cast(), _mm_loadu_si128(from.cast())) };
+        unsafe { _mm_stream_si128(target.cast(), _mm_loadu_si128(source.cast())) };
     }
 
     #[cfg(not(target_arch = "x86_64"))]
     #[inline(always)]
-    unsafe fn stream(self, to: *mut u8, from: *const u8) {
+    unsafe fn stream(self, target: *mut u8, source: *const u8) {
         // SAFETY: the caller vouches for both.
-        unsafe { to.copy_from_nonoverlapping(from, Self::REGISTER) }
+        unsafe { target.copy_from_nonoverlapping(source, Self::REGISTER) }
     }
 }
 
@@ -43,9 +43,9 @@ impl Instructions for Portable {
 macro_rules! lane_by_lane {
     ($($load:ident, $store:ident$(<$format:ident>)?: $count:literal of $bits:ty, $widen:expr, $narrow:expr;)*) => {$(
         #[inline(always)]
-        unsafe fn $load$(<$format: Format>)?(_: Portable, from: *const u8) -> [Self; $count] {
+        unsafe fn $load$(<$format: Format>)?(_: Portable, source: *const u8) -> [Self; $count] {
             // SAFETY: the caller's word; any bytes are such integers.
-            let codes = unsafe { from.cast::<[[$bits; 4]; $count]>().read_unaligned() };
+            let codes = unsafe { source.cast::<[[$bits; 4]; $count]>().read_unaligned() };
             let mut registers = [Array([0.0; 4]); $count];
             for (values, codes) in registers.iter_mut().zip(&codes) {
                 for (value, &code) in values.0.iter_mut().zip(codes) {
@@ -56,7 +56,7 @@ macro_rules! lane_by_lane {
         }
 
         #[inline(always)]
-        unsafe fn $store$(<$format: Format>)?(registers: [Self; $count], to: *mut u8) {
+        unsafe fn $store$(<$format: Format>)?(registers: [Self; $count], target: *mut u8) {
             let mut codes = [[0; 4]; $count];
             for (codes, values) in codes.iter_mut().zip(&registers) {
                 for (code, &value) in codes.iter_mut().zip(&values.0) {
@@ -64,7 +64,7 @@ macro_rules! lane_by_lane {
                 }
             }
             // SAFETY: the caller's word.
-            unsafe { to.cast::<[[$bits; 4]; $count]>().write_unaligned(codes) }
+            unsafe { target.cast::<[[$bits; 4]; $count]>().write_unaligned(codes) }
         }
     )*};
 }

@@ -88,8 +88,8 @@ impl Reduction<'_> {
         }
         let is_binary = self.finish == PostOp::Identity && self.rest.len() == 1;
         let kernel = kernel(if is_binary { &BINARY_KERNELS } else { &NARY_KERNELS }, dtype, op);
-        store_all(level, targets, dtype.size(), |dest, at| {
-            self.offset = at;
+        store_all(level, targets, dtype.size(), |dest, offset| {
+            self.offset = offset;
             kernel(level, &self, dest);
         });
     }
@@ -184,8 +184,8 @@ fn is_defined(finish: PostOp, dtype: DType, op: ReduceKind) -> bool {
 fn run_nary<T: SimdElement, C: Combine>(level: Isa, reduction: &Reduction<'_>, dest: &mut Dest<'_>) {
     let types = PhantomData::<(T, C)>;
     if !C::IS_SUM && dest.0 == Store::Stream {
-        return via_staging(level, std::slice::from_mut(dest), size_of::<T>(), |dest, at| {
-            let reduction = &Reduction { offset: reduction.offset + at, ..*reduction };
+        return via_staging(level, std::slice::from_mut(dest), size_of::<T>(), |dest, offset| {
+            let reduction = &Reduction { offset: reduction.offset + offset, ..*reduction };
             level.run(NaryKernel { reduction, dest, types });
         });
     }

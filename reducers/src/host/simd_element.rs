@@ -22,15 +22,15 @@ pub(super) trait SimdElement: Copy + 'static {
     /// Exact values of [`Instructions::REGISTER`] bytes of elements.
     ///
     /// # Safety
-    /// `from` is valid for reading them; alignment is not needed.
-    unsafe fn load<I: Instructions>(cpu: I, from: *const u8) -> Self::Lanes<I>;
+    /// `source` is valid for reading them; alignment is not needed.
+    unsafe fn load<I: Instructions>(cpu: I, source: *const u8) -> Self::Lanes<I>;
 
     /// Stores [`Instructions::REGISTER`] bytes of elements, each value rounded once to nearest,
     /// ties to even.
     ///
     /// # Safety
-    /// `to` is valid for writing them. Alignment is not needed.
-    unsafe fn store<I: Instructions>(cpu: I, lanes: Self::Lanes<I>, to: *mut u8);
+    /// `target` is valid for writing them. Alignment is not needed.
+    unsafe fn store<I: Instructions>(cpu: I, lanes: Self::Lanes<I>, target: *mut u8);
 
     /// The same factor in every lane.
     fn splat<I: Instructions>(cpu: I, scalar: Scalar) -> Self::Lanes<I>;
@@ -45,15 +45,15 @@ macro_rules! plain {
             const REGISTERS: usize = 4;
 
             #[inline(always)]
-            unsafe fn load<I: Instructions>(_: I, from: *const u8) -> I::$lanes<$type> {
+            unsafe fn load<I: Instructions>(_: I, source: *const u8) -> I::$lanes<$type> {
                 // SAFETY: the caller's word.
-                unsafe { I::$lanes::load(from) }
+                unsafe { I::$lanes::load(source) }
             }
 
             #[inline(always)]
-            unsafe fn store<I: Instructions>(_: I, lanes: I::$lanes<$type>, to: *mut u8) {
+            unsafe fn store<I: Instructions>(_: I, lanes: I::$lanes<$type>, target: *mut u8) {
                 // SAFETY: the caller's word.
-                unsafe { lanes.store(to) }
+                unsafe { lanes.store(target) }
             }
 
             #[inline(always)]
@@ -95,15 +95,15 @@ macro_rules! float32 {
             const MAX: f64 = $max;
 
             #[inline(always)]
-            unsafe fn load<I: Instructions>(cpu: I, from: *const u8) -> Self::Lanes<I> {
+            unsafe fn load<I: Instructions>(cpu: I, source: *const u8) -> Self::Lanes<I> {
                 // SAFETY: the caller's word.
-                Array(unsafe { I::F32::$load$(::<$format>)?(cpu, from) })
+                Array(unsafe { I::F32::$load$(::<$format>)?(cpu, source) })
             }
 
             #[inline(always)]
-            unsafe fn store<I: Instructions>(_: I, lanes: Self::Lanes<I>, to: *mut u8) {
+            unsafe fn store<I: Instructions>(_: I, lanes: Self::Lanes<I>, target: *mut u8) {
                 // SAFETY: the caller's word.
-                unsafe { I::F32::$store$(::<$format>)?(lanes.0, to) }
+                unsafe { I::F32::$store$(::<$format>)?(lanes.0, target) }
             }
 
             #[inline(always)]

@@ -12,8 +12,8 @@
 /// it reaches beyond `from`.
 pub fn pack<T: Copy>(into: &mut [T], from: &[T], shape: &[usize], strides: &[usize]) {
     let loops = Loops::new(shape, strides, into.len(), from.len());
-    loops.run(|outer, inner, at, offset| {
-        tile(outer, inner, |dim| (dim.dense, dim.stride), into, from, at, offset)
+    loops.run(|outer, inner, dense, offset| {
+        tile(outer, inner, |dim| (dim.dense, dim.stride), into, from, dense, offset)
     });
 }
 
@@ -23,8 +23,8 @@ pub fn pack<T: Copy>(into: &mut [T], from: &[T], shape: &[usize], strides: &[usi
 /// Same as [`pack`], with `into` and `from` exchanged.
 pub fn unpack<T: Copy>(into: &mut [T], from: &[T], shape: &[usize], strides: &[usize]) {
     let loops = Loops::new(shape, strides, from.len(), into.len());
-    loops.run(|outer, inner, at, offset| {
-        tile(outer, inner, |dim| (dim.stride, dim.dense), into, from, offset, at)
+    loops.run(|outer, inner, dense, offset| {
+        tile(outer, inner, |dim| (dim.stride, dim.dense), into, from, offset, dense)
     });
 }
 
@@ -82,11 +82,11 @@ impl Loops {
         };
         // Rows that are contiguous on both sides are copied whole.
         let side = if inner.stride == 1 { usize::MAX } else { TILE };
-        walk(outermost, 0, 0, &mut |at, offset| {
+        walk(outermost, 0, 0, &mut |start, offset| {
             for (row, rows) in tiles(outer.extent, side) {
                 for (column, columns) in tiles(inner.extent, side) {
                     let (outer, inner) = (Dim { extent: rows, ..outer }, Dim { extent: columns, ..inner });
-                    let dense = at + row * outer.dense + column * inner.dense;
+                    let dense = start + row * outer.dense + column * inner.dense;
                     tile(outer, inner, dense, offset + row * outer.stride + column * inner.stride);
                 }
             }
@@ -104,48 +104,50 @@ fn tiles(extent: usize, side: usize) -> impl Iterator<Item = (usize, usize)> {
 }
 
 /// Calls `body` for every index of `dims`, with its offsets in contiguous memory and in the array.
-fn walk(dims: &[Dim], at: usize, offset: usize, body: &mut impl FnMut(usize, usize)) {
+fn walk(dims: &[Dim], start: usize, offset: usize, body: &mut impl FnMut(usize, usize)) {
     match dims {
-        [] => body(at, offset),
-        [dim, rest @ ..] => {
-            (0..dim.extent).for_each(|i| walk(rest, at + i * dim.dense, offset + i * dim.stride, body));
+        [] => body(start, offset),
+        [dim, inner @ ..] => {
+            (0..dim.extent).for_each(|i| walk(inner, start + i * dim.dense, offset + i * dim.stride, body));
         }
     }
 }
 
-/// Copies two dimensions. `steps` has the distances of neighbors in `into` and in `from` for each.
-/// The copy begins at `to` and `start`.
+/// Copies two dimensions. `steps` has the distances of neighbors in `target` and in `source` for
+/// each. The copy begins at `target_start` and `source_start`.
 #[inline(always)]
 fn tile<T: Copy>(
     outer: Dim,
     inner: Dim,
     steps: impl Fn(Dim) -> (usize, usize),
-    into: &mut [T],
-    from: &[T],
-    to: usize,
-    start: usize,
+    target: &mut [T],
+    source: &[T],
+    target_start: usize,
+    source_start: usize,
 ) {
     let ((row_to, row_from), (step_to, step_from)) = (steps(outer), steps(inner));
     if row_from == 1 && step_to == 1 && step_from != 1 {
-        let turned = transpose_tile(outer.extent, inner.extent, from, start, step_from);
+        let turned = transpose_tile(outer.extent, inner.extent, source, source_start, step_from);
         for (row, elements) in turned.chunks_exact(TILE).take(outer.extent).enumerate() {
-            into[to + row * row_to..][..inner.extent].copy_from_slice(&elements[..inner.extent]);
+            target[target_start + row * row_to..][..inner.extent].copy_from_slice(&elements[..inner.extent]);
         }
         return;
     }
     if row_to == 1 && step_from == 1 && step_to != 1 {
-        let turned = transpose_tile(inner.extent, outer.extent, from, start, row_from);
+        let turned = transpose_tile(inner.extent, outer.extent, source, source_start, row_from);
         for (column, elements) in turned.chunks_exact(TILE).take(inner.extent).enumerate() {
-            into[to + column * step_to..][..outer.extent].copy_from_slice(&elements[..outer.extent]);
+            target[target_start + column * step_to..][..outer.extent]
+                .copy_from_slice(&elements[..outer.extent]);
         }
         return;
     }
     for row in 0..outer.extent {
-        let (to, start) = (to + row * row_to, start + row * row_from);
+        let (target_start, source_start) = (target_start + row * row_to, source_start + row * row_from);
         if (step_to, step_from) == (1, 1) {
-            into[to..][..inner.extent].copy_from_slice(&from[start..][..inner.extent]);
+            target[target_start..][..inner.extent].copy_from_slice(&source[source_start..][..inner.extent]);
         } else {
-            (0..inner.extent).for_each(|i| into[to + i * step_to] = from[start + i * step_from]);
+            (0..inner.extent)
+                .for_each(|i| target[target_start + i * step_to] = source[source_start + i * step_from]);
         }
     }
 }
@@ -157,13 +159,13 @@ fn tile<T: Copy>(
 fn transpose_tile<T: Copy>(
     length: usize,
     rows: usize,
-    from: &[T],
+    source: &[T],
     start: usize,
     stride: usize,
 ) -> [T; TILE * TILE] {
-    let mut turned = [from[start]; TILE * TILE];
+    let mut turned = [source[start]; TILE * TILE];
     for row in 0..rows {
-        let elements = &from[start + row * stride..][..length];
+        let elements = &source[start + row * stride..][..length];
         elements.iter().enumerate().for_each(|(i, element)| turned[i * TILE + row] = *element);
     }
     turned
@@ -186,14 +188,14 @@ mod tests {
     fn check(shape: &[usize], strides: &[usize]) {
         let places = naive(shape, strides);
         let room = places.iter().max().map_or(0, |last| last + 1);
-        let from: Vec<u32> = (0..room as u32).map(|at| at.wrapping_mul(2_654_435_761)).collect();
+        let source: Vec<u32> = (0..room as u32).map(|index| index.wrapping_mul(2_654_435_761)).collect();
         let mut packed = vec![0; places.len()];
-        pack(&mut packed, &from, shape, strides);
-        let expected: Vec<u32> = places.iter().map(|&place| from[place]).collect();
+        pack(&mut packed, &source, shape, strides);
+        let expected: Vec<u32> = places.iter().map(|&place| source[place]).collect();
         assert_eq!(packed, expected, "{shape:?} {strides:?}");
         let mut back = vec![7; room];
         unpack(&mut back, &packed, shape, strides);
-        let untouched = |place: usize| if places.contains(&place) { from[place] } else { 7 };
+        let untouched = |place: usize| if places.contains(&place) { source[place] } else { 7 };
         assert_eq!(back, (0..room).map(untouched).collect::<Vec<_>>(), "{shape:?} {strides:?}");
     }
 

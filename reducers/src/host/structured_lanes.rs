@@ -82,17 +82,17 @@ macro_rules! located {
         impl Lanes for Located<$value> {
             #[inline(always)]
             fn smaller(self, other: Self) -> Self {
-                let (own, others) = ($is_nan(self.value), $is_nan(other.value));
-                let wins = own & !others | (own == others) & (self.value < other.value);
-                let ties = own & others | (self.value == other.value);
+                let (nan, other_nan) = ($is_nan(self.value), $is_nan(other.value));
+                let wins = nan & !other_nan | (nan == other_nan) & (self.value < other.value);
+                let ties = nan & other_nan | (self.value == other.value);
                 if wins | ties & (self.index <= other.index) { self } else { other }
             }
 
             #[inline(always)]
             fn larger(self, other: Self) -> Self {
-                let (own, others) = ($is_nan(self.value), $is_nan(other.value));
-                let wins = own & !others | (own == others) & (self.value > other.value);
-                let ties = own & others | (self.value == other.value);
+                let (nan, other_nan) = ($is_nan(self.value), $is_nan(other.value));
+                let wins = nan & !other_nan | (nan == other_nan) & (self.value > other.value);
+                let ties = nan & other_nan | (self.value == other.value);
                 if wins | ties & (self.index <= other.index) { self } else { other }
             }
         }

@@ -126,8 +126,10 @@ fn dests<'a>(stores: &[Store], results: &'a mut [Guarded]) -> Vec<(Store, Target
 fn check<T: Naive>(case: Case, operands: &[Vec<T>], expected: &[T]) {
     let Case { op, finish, form: CallForm { stores, assign }, skew, length } = case;
     for level in Isa::available() {
-        let sources: Vec<Guarded> =
-            (0..).zip(operands).map(|(rank, own)| Guarded::holding(skew * rank, &own[..length])).collect();
+        let sources: Vec<Guarded> = (0..)
+            .zip(operands)
+            .map(|(rank, operand)| Guarded::holding(skew * rank, &operand[..length]))
+            .collect();
         let sources: Vec<Source<'_>> = sources.iter().map(Guarded::source).collect();
         let mut results = targets(stores, skew, &operands[0][..length]);
         let mut dests = dests(stores, &mut results);
@@ -148,7 +150,7 @@ fn check<T: Naive>(case: Case, operands: &[Vec<T>], expected: &[T]) {
 }
 
 fn reference<T: Naive>(op: ReduceKind, finish: PostOp, operands: &[Vec<T>]) -> Vec<T> {
-    let column = |index| operands.iter().map(|own| own[index]).collect::<Vec<_>>();
+    let column = |index| operands.iter().map(|operand| operand[index]).collect::<Vec<_>>();
     (0..operands[0].len()).map(|index| T::reduce(op, finish, &column(index))).collect()
 }
 
@@ -177,15 +179,15 @@ fn check_among<T: Naive>() {
     let mut random = Random(7 + T::DTYPE as u64);
     for (count, length) in [(2, 3), (2, 129), (3, 64), (5, 1000)] {
         let operands: Vec<Vec<T>> = (0..count).map(|_| random.elements(length)).collect();
-        for (op, own) in ops_of(T::DTYPE).flat_map(|op| (0..count).map(move |own| (op, own))) {
+        for (op, index) in ops_of(T::DTYPE).flat_map(|op| (0..count).map(move |index| (op, index))) {
             let finish = if divides(op, T::DTYPE) { PostOp::Divide(3) } else { PostOp::Identity };
-            let given: Vec<Guarded> = operands.iter().map(|own| Guarded::holding(8, own)).collect();
+            let given: Vec<Guarded> = operands.iter().map(|operand| Guarded::holding(8, operand)).collect();
             let mut sources: Vec<Source<'_>> = given.iter().map(Guarded::source).collect();
-            sources[own] = Source::from(&[][..]);
-            let mut target = Guarded::holding(0, &operands[own]);
-            reduce_among(T::DTYPE, op, finish, target.inner().into(), &mut sources, Some(own));
+            sources[index] = Source::from(&[][..]);
+            let mut target = Guarded::holding(0, &operands[index]);
+            reduce_among(T::DTYPE, op, finish, target.inner().into(), &mut sources, Some(index));
             let expected = reference(op, finish, &operands);
-            target.expect(&expected, &|| format!("{} {op:?}, {own} of {count} is the target", T::DTYPE));
+            target.expect(&expected, &|| format!("{} {op:?}, {index} of {count} is the target", T::DTYPE));
         }
     }
 }

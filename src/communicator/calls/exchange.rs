@@ -278,8 +278,8 @@ mod tests {
         let words = [MANY; 2];
         let all_gather = |kind| {
             move |comm: &Communicator| {
-                let mut all = [0u64; 2];
-                let buffers = Buffers::separate(as_bytes(&words[..1]), as_bytes_mut(&mut all));
+                let mut gathered = [0u64; 2];
+                let buffers = Buffers::separate(as_bytes(&words[..1]), as_bytes_mut(&mut gathered));
                 comm.run(Job { kind, ..Job::even::<u64>(Collective::AllGather, None, 0, 1, buffers) })
             }
         };
@@ -291,8 +291,8 @@ mod tests {
         };
         let scatter = |kind| {
             move |comm: &Communicator| {
-                let mut own = [0u64];
-                let buffers = Buffers::separate(as_bytes(&words), as_bytes_mut(&mut own));
+                let mut share = [0u64];
+                let buffers = Buffers::separate(as_bytes(&words), as_bytes_mut(&mut share));
                 comm.run(Job { kind, ..Job::even::<u64>(Collective::Scatter, None, 1, 1, buffers) })
             }
         };

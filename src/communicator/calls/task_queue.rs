@@ -184,9 +184,9 @@ mod tests {
         let mut held = [0u32; 2];
         let later = comm
             .scope(|scope| {
-                let [one, _] = &mut held;
+                let [number, _] = &mut held;
                 let first = scope.spawn(|_| {
-                    *one = 1;
+                    *number = 1;
                     Ok(())
                 });
                 let later = comm.spawn(|_| Ok(thread::current().id()));

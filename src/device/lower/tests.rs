@@ -128,8 +128,8 @@ impl<'s> TableExecutor<'s> {
     }
 
     /// Resolves chunks. Window chunks lie in the parity of the slice.
-    fn resolve_chunks(&self, run: &LaneState, act: &Instr, from: usize, count: usize) -> Vec<ChunkKey> {
-        let places = &self.programs[run.rank as usize].chunks[act.first_chunk as usize + from..][..count];
+    fn resolve_chunks(&self, run: &LaneState, act: &Instr, start: usize, count: usize) -> Vec<ChunkKey> {
+        let places = &self.programs[run.rank as usize].chunks[act.first_chunk as usize + start..][..count];
         let bank =
             |space| if space == Space::Window as u32 { (run.slice & 1) as u32 * PARITY_STRIDE } else { 0 };
         places
@@ -138,12 +138,12 @@ impl<'s> TableExecutor<'s> {
             .collect()
     }
 
-    fn has_room(&mut self, from: u32, to: u32, lane: u32) -> bool {
-        self.links.entry((from, to, lane)).or_default().len() < FIFO_DEPTH
+    fn has_room(&mut self, sender: u32, receiver: u32, lane: u32) -> bool {
+        self.links.entry((sender, receiver, lane)).or_default().len() < FIFO_DEPTH
     }
 
-    fn has_message(&mut self, from: u32, to: u32, lane: u32) -> bool {
-        !self.links.entry((from, to, lane)).or_default().is_empty()
+    fn has_message(&mut self, sender: u32, receiver: u32, lane: u32) -> bool {
+        !self.links.entry((sender, receiver, lane)).or_default().is_empty()
     }
 
     fn execute(&mut self, run: &LaneState, lane: u32, act: &Instr) -> bool {
@@ -151,9 +151,9 @@ impl<'s> TableExecutor<'s> {
         let verb = OPCODES[act.opcode as usize];
         let receives = matches!(verb, Opcode::Recv | Opcode::RecvReduce);
         let goes_on = (act.forward != Instr::NO_PEER).then_some(act.forward);
-        let to = if verb == Opcode::Send { Some(act.peer) } else { goes_on };
+        let receiver = if verb == Opcode::Send { Some(act.peer) } else { goes_on };
         if receives && !self.has_message(act.peer, rank, lane)
-            || to.is_some_and(|to| !self.has_room(rank, to, lane))
+            || receiver.is_some_and(|receiver| !self.has_room(rank, receiver, lane))
         {
             return false;
         }
@@ -166,24 +166,24 @@ impl<'s> TableExecutor<'s> {
                 let message = self.links.get_mut(&(act.peer, rank, lane)).unwrap().pop_front().unwrap();
                 assert_eq!(message.len(), operands);
                 let adds = verb == Opcode::RecvReduce;
-                let into = self.resolve_chunks(run, act, if adds { operands } else { 0 }, operands);
-                for ((with, into), arrived) in first.iter().zip(into).zip(message) {
-                    let sum = arrived + if adds { held(self, with) } else { 0 };
-                    self.chunks.insert(into, finished(act, sum));
+                let targets = self.resolve_chunks(run, act, if adds { operands } else { 0 }, operands);
+                for ((operand, target), arrived) in first.iter().zip(targets).zip(message) {
+                    let sum = arrived + if adds { held(self, operand) } else { 0 };
+                    self.chunks.insert(target, finished(act, sum));
                     result.push(finished(act, sum));
                 }
             }
             Opcode::Copy | Opcode::Reduce => {
                 let sum = first.iter().map(|place| held(self, place)).sum();
-                for into in self.resolve_chunks(run, act, operands, act.targets as usize) {
-                    self.chunks.insert(into, finished(act, sum));
+                for target in self.resolve_chunks(run, act, operands, act.targets as usize) {
+                    self.chunks.insert(target, finished(act, sum));
                 }
             }
             Opcode::Signal => *self.signals.entry((rank, lane)).or_default() += 1,
             Opcode::Wait => return self.has_signaled(run, lane, act),
         }
-        if let Some(to) = to {
-            self.links.get_mut(&(rank, to, lane)).unwrap().push_back(result);
+        if let Some(receiver) = receiver {
+            self.links.get_mut(&(rank, receiver, lane)).unwrap().push_back(result);
         }
         true
     }
@@ -218,10 +218,11 @@ fn element(rank: usize, index: usize) -> i64 {
 }
 
 fn specs(algorithm: &Algorithm) -> impl Iterator<Item = GroupSpec> {
-    let all = (1..=17).flat_map(|ranks| [0, ranks - 1].map(|root| GroupSpec { ranks, root, aggregation: 4 }));
+    let groups =
+        (1..=17).flat_map(|ranks| [0, ranks - 1].map(|root| GroupSpec { ranks, root, aggregation: 4 }));
     let roots = algorithm.collective.has_root();
     let fits = algorithm.supports;
-    all.filter(move |spec| (spec.root == 0 || roots) && fits(spec))
+    groups.filter(move |spec| (spec.root == 0 || roots) && fits(spec))
 }
 
 #[test]
@@ -279,11 +280,11 @@ fn count_accesses(collective: Collective, name: &str, ranks: usize) -> [usize; 3
     for rank in 0..ranks {
         let tables = lower(schedule.programs[rank].clone(), rank).unwrap();
         for act in &tables.instrs {
-            let (reads, all) = (usize::from(act.operands), usize::from(act.operands + act.targets));
-            let places = tables.chunks[act.first_chunk as usize..].iter().take(all).enumerate();
-            for (at, place) in places {
+            let (reads, total) = (usize::from(act.operands), usize::from(act.operands + act.targets));
+            let places = tables.chunks[act.first_chunk as usize..].iter().take(total).enumerate();
+            for (index, place) in places {
                 let is_buffer = place.space == Space::Input as u32 || place.space == Space::Output as u32;
-                touched[if !is_buffer { 2 } else { usize::from(at >= reads) }] += 1;
+                touched[if !is_buffer { 2 } else { usize::from(index >= reads) }] += 1;
             }
         }
     }
@@ -305,7 +306,7 @@ fn zero_copy_tables_read_once_and_write_in_place() {
 
 #[test]
 fn lowering_fuses_one_pass_into_one_instr() {
-    let of = |name, ranks| {
+    let lowered_as = |name, ranks| {
         let row = find(Collective::AllReduce, name).unwrap();
         lower((row.build)(&GroupSpec::new(ranks), 1), 1).unwrap()
     };
@@ -317,9 +318,9 @@ fn lowering_fuses_one_pass_into_one_instr() {
             .map(|act| act.forward)
             .collect::<Vec<_>>()
     };
-    let ring = of("ring", 3);
+    let ring = lowered_as("ring", 3);
     assert_eq!(forwards(&ring), [2, 2, 2], "received from 0 and sent on to 2, but for the last");
-    let twoshot = of("twoshot", 3);
+    let twoshot = lowered_as("twoshot", 3);
     let reduce = twoshot.instrs.iter().find(|act| act.opcode == Opcode::Reduce as u8).unwrap();
     assert_eq!((reduce.operands, reduce.targets), (3, 2), "into the window and the output");
 }

@@ -7,9 +7,12 @@ use crate::error::{ErrorKind, Result};
 
 /// Asserts that a peer broke the rules, as the text says.
 #[track_caller]
-fn assert_violation<R: std::fmt::Debug>(result: Result<R>, by: usize, text: &str) {
+fn assert_violation<R: std::fmt::Debug>(result: Result<R>, violator: usize, text: &str) {
     let error = result.expect_err("a violation");
-    assert!(matches!(error.kind(), ErrorKind::ProtocolViolation { peer, .. } if *peer == by), "{error}");
+    assert!(
+        matches!(error.kind(), ErrorKind::ProtocolViolation { peer, .. } if *peer == violator),
+        "{error}"
+    );
     assert!(error.to_string().contains(text), "{error}");
 }
 

@@ -61,20 +61,21 @@ fn store_tuner_ignores_one_outlier() {
 
 #[test]
 fn store_tuner_write_only_rank_follows_readers() {
-    let (mut root, mut near, mut far) = (StoreTuner::default(), StoreTuner::default(), StoreTuner::default());
+    let (mut root, mut close, mut far) =
+        (StoreTuner::default(), StoreTuner::default(), StoreTuner::default());
     let twice = |tuner: &mut StoreTuner, bytes, costs| {
         explore_one_sided(tuner, bytes, costs);
         explore_one_sided(tuner, bytes, costs)
     };
     assert_eq!(twice(&mut root, (1000, 0), [50, 100]), None);
-    let near = twice(&mut near, (0, 1000), [40, 90]).unwrap();
+    let close = twice(&mut close, (0, 1000), [40, 90]).unwrap();
     let far = twice(&mut far, (0, 1000), [250, 100]).unwrap();
     assert_eq!(
-        root.best_store_for_readers([0, near].into_iter(), Hysteresis::DEDICATED_CORES),
+        root.best_store_for_readers([0, close].into_iter(), Hysteresis::DEDICATED_CORES),
         Store::Cached
     );
     assert_eq!(
-        root.best_store_for_readers([near, 0, far].into_iter(), Hysteresis::DEDICATED_CORES),
+        root.best_store_for_readers([close, 0, far].into_iter(), Hysteresis::DEDICATED_CORES),
         Store::Stream
     );
     assert_eq!(
@@ -116,22 +117,22 @@ fn store_tuner_gives_no_advisory_from_one_store() {
 fn store_tuner_explores_in_same_runs_on_all_ranks() {
     let turns =
         |period| (0..WARMUP_RUNS + EXPLORE_PERIOD + 40).map(move |run| StoreTuner::decision(run, period));
-    let of = |period, wanted: Decision| {
+    let runs_of = |period, wanted: Decision| {
         let found = turns(period).zip(0..).filter(move |&(decision, _)| decision == wanted);
         found.map(|(_, run)| run).collect::<Vec<u64>>()
     };
     let (first, second) = (WARMUP_RUNS + 2, WARMUP_RUNS + EXPLORE_PERIOD + 2);
     assert_eq!(
-        of(2, Decision::Explore(Store::Cached)),
+        runs_of(2, Decision::Explore(Store::Cached)),
         [first, first + 1, first + 2, second, second + 1, second + 2]
     );
-    assert_eq!(of(2, Decision::Explore(Store::Stream))[..3], [first + 3, first + 4, first + 5]);
+    assert_eq!(runs_of(2, Decision::Explore(Store::Stream))[..3], [first + 3, first + 4, first + 5]);
     assert_eq!(
-        of(2, Decision::Fixed(Store::Cached)),
+        runs_of(2, Decision::Fixed(Store::Cached)),
         [(0..first).collect::<Vec<_>>(), vec![second - 2, second - 1]].concat()
     );
-    assert_eq!(of(2, Decision::Probe)[..2], [first + 8, first + 16]);
-    let waited = of(EXPLORE_PERIOD, Decision::Explore(Store::Cached));
+    assert_eq!(runs_of(2, Decision::Probe)[..2], [first + 8, first + 16]);
+    let waited = runs_of(EXPLORE_PERIOD, Decision::Explore(Store::Cached));
     assert_eq!(
         [waited[0], waited[3]],
         [WARMUP_RUNS + FIRST_RING_PERIOD_MAX, WARMUP_RUNS + EXPLORE_PERIOD + RING_PERIOD_MAX]

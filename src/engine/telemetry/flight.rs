@@ -325,11 +325,11 @@ mod tests {
         let flight = recorder.snapshot(3);
         let calls: Vec<_> = flight.operations.iter().map(|operation| operation.op).collect();
         assert_eq!(calls, (36..=99).map(call).collect::<Vec<_>>());
-        let (last, before) = flight.operations.split_last().unwrap();
+        let (last, earlier) = flight.operations.split_last().unwrap();
         assert_eq!((last.state, last.peer, last.number), (OpState::Started, Some(2), 99));
         assert!(last.started.is_some() && last.ended.is_none());
-        assert!(before.iter().all(|operation| operation.state == OpState::Done && operation.peer.is_none()));
-        let timed = before.iter().filter(|operation| operation.started.is_some());
+        assert!(earlier.iter().all(|operation| operation.state == OpState::Done && operation.peer.is_none()));
+        let timed = earlier.iter().filter(|operation| operation.started.is_some());
         assert_eq!(timed.map(|operation| operation.number).collect::<Vec<_>>(), [64]);
         recorder.stop_clock(99);
         assert!(recorder.snapshot(0).operations[63].ended.is_some());

@@ -397,7 +397,7 @@ mod tests {
     fn ranks_that_a_communicator_lacks_are_refused() {
         let last = RANKS - 1;
         let what = || "gone".to_owned();
-        let after = Duration::from_secs(1);
+        let elapsed = Duration::from_secs(1);
         let kinds: [fn(Rank) -> ErrorKind; 13] = [
             |rank| ErrorKind::Mismatch { rank, op: call(3), other: 0, other_op: call(4) },
             |rank| ErrorKind::Mismatch { rank: 0, op: call(3), other: rank, other_op: call(4) },
@@ -410,19 +410,20 @@ mod tests {
             |rank| ErrorKind::PeerFinalized { peer: rank }.for_peers(0, None),
             |rank| ErrorKind::NotFinite { rank, index: 0, what: String::new() },
             |rank| ErrorKind::BarrierTimeout { missing: vec![0, rank], after: Duration::ZERO },
-            |by| ErrorKind::Excluded { by },
+            |rank| ErrorKind::Excluded { by: rank },
             |rank| ErrorKind::Timeout {
                 waiting_for: vec![(rank, None)],
                 elsewhere: Vec::new(),
                 after: Duration::ZERO,
             },
         ];
-        let read = |by, kind| ControlMsg::decode(&ControlMsg::Failed { by, kind }.encode(), RANKS);
+        let read =
+            |sender, kind| ControlMsg::decode(&ControlMsg::Failed { by: sender, kind }.encode(), RANKS);
         for kind in kinds {
             assert!(read(0, kind(last)).is_some(), "{:?}", kind(last));
             assert_eq!(read(0, kind(RANKS)), None);
         }
-        let message = |peer| ErrorKind::MessageTimeout { what: what(), peer, after };
+        let message = |peer| ErrorKind::MessageTimeout { what: what(), peer, after: elapsed };
         assert!(read(0, message(None)).is_some() && read(0, message(Some(last))).is_some());
         assert_eq!((read(0, message(Some(RANKS))), read(RANKS, message(None))), (None, None));
         let (attempt, phase, endpoint) = (7, Phase::Connected, String::new());

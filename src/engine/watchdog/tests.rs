@@ -34,7 +34,7 @@ fn timeout_report(watchdog: &mut Watchdog, now: Duration) -> (Vec<(Rank, Option<
 #[test]
 fn watchdog_reports_expire_after_ttl() {
     let mut watchdog = watchdog_of_three();
-    let event = |message: ControlMsg, from| PeerEvent::Message { from, bytes: message.encode() };
+    let event = |message: ControlMsg, sender| PeerEvent::Message { from: sender, bytes: message.encode() };
     watchdog.on_event(event(ControlMsg::Waiting(call(4)), 1)).unwrap();
     watchdog.on_event(event(ControlMsg::WaitingElsewhere(call(9)), 2)).unwrap();
     let (in_time, late) = (REPORT_TTL - Duration::from_millis(1), REPORT_TTL);

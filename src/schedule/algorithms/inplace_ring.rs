@@ -144,9 +144,9 @@ mod tests {
             let course = RingOrder::new(&GroupSpec::new(ranks));
             for sum in 0..ranks {
                 let order: Vec<Rank> = (0..ranks).map(|turn| course.rank_for(sum, turn)).collect();
-                let mut all = order.clone();
-                all.sort_unstable();
-                assert_eq!(all, (0..ranks).collect::<Vec<_>>());
+                let mut sorted = order.clone();
+                sorted.sort_unstable();
+                assert_eq!(sorted, (0..ranks).collect::<Vec<_>>());
                 assert_eq!(order[0], sum);
                 let changes =
                     order.windows(2).filter(|pair| pair[0] / course.ring_size != pair[1] / course.ring_size);

@@ -42,11 +42,16 @@ fn step_as_text(step: &Step) -> String {
             )
         }
         Step::Reduce { from, into, finish } => {
-            let from: Vec<_> = from
+            let operands: Vec<_> = from
                 .iter()
                 .map(|place| format!("{}:{}", place.rank, chunks_as_text(&[place.chunk])))
                 .collect();
-            format!("{}={}{}", from.join("+"), chunks_as_text(&[into.chunk]), if *finish { "!" } else { "" })
+            format!(
+                "{}={}{}",
+                operands.join("+"),
+                chunks_as_text(&[into.chunk]),
+                if *finish { "!" } else { "" }
+            )
         }
         Step::Signal => "signal".to_owned(),
         Step::Wait { peer, signals } => format!("wait {peer}.{signals}"),
@@ -102,11 +107,11 @@ fn pat_all_gather_aggregates_as_in_the_paper() {
         let rounds = AggregatedTrees::new(&spec(ranks, aggregation)).rounds();
         rounds.into_iter().map(|round| (round.distance, round.parents)).collect::<Vec<_>>()
     };
-    let one =
+    let single =
         |edges: &[(usize, usize)]| edges.iter().map(|&(d, offset)| (d, vec![offset])).collect::<Vec<_>>();
     assert_eq!(rounds(8, 4), [(4, vec![0]), (2, vec![0, 4]), (1, vec![0, 2, 4, 6])]);
     assert_eq!(rounds(8, 2), [(4, vec![0]), (2, vec![0, 4]), (1, vec![2, 6]), (1, vec![0, 4])]);
-    assert_eq!(rounds(8, 1), one(&[(4, 0), (2, 4), (1, 6), (1, 4), (2, 0), (1, 2), (1, 0)]));
+    assert_eq!(rounds(8, 1), single(&[(4, 0), (2, 4), (1, 6), (1, 4), (2, 0), (1, 2), (1, 0)]));
     assert_eq!(rounds(6, 4), [(4, vec![0]), (2, vec![0]), (1, vec![0, 2, 4])]);
     assert_eq!(rounds(5, 4), [(4, vec![0]), (2, vec![0]), (1, vec![0, 2])]);
     assert_eq!(rounds(5, 4), rounds(5, 7), "an aggregation is rounded down");
@@ -174,16 +179,16 @@ fn remote_writes(programs: &[Program]) -> Vec<(Rank, usize, usize, Rank)> {
     let steps = programs.iter().enumerate().flat_map(|(rank, program)| {
         let lane_programs = program.lane_programs.iter().enumerate();
         lane_programs.flat_map(move |(number, lane_program)| {
-            lane_program.steps.iter().enumerate().map(move |(at, step)| (rank, number, at, step))
+            lane_program.steps.iter().enumerate().map(move |(index, step)| (rank, number, index, step))
         })
     });
-    let writes = steps.filter_map(|(rank, lane_program, at, step)| match step {
-        Step::Copy { into, .. } | Step::Reduce { into, .. } => Some((rank, lane_program, at, into)),
+    let writes = steps.filter_map(|(rank, lane_program, index, step)| match step {
+        Step::Copy { into, .. } | Step::Reduce { into, .. } => Some((rank, lane_program, index, into)),
         _ => None,
     });
     writes
-        .filter(|(rank, .., into)| into.chunk.space == Space::Window && into.rank != *rank)
-        .map(|(rank, lane_program, at, into)| (rank, lane_program, at, into.rank))
+        .filter(|(rank, .., target)| target.chunk.space == Space::Window && target.rank != *rank)
+        .map(|(rank, lane_program, index, target)| (rank, lane_program, index, target.rank))
         .collect()
 }
 

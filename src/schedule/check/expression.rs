@@ -371,9 +371,9 @@ mod tests {
         let mut values = values();
         let [a, b, c, d] = [0, 1, 2, 3].map(|rank| values.leaf(rank, 0));
         let (low, high) = (values.pair(a, b), values.pair(c, d));
-        let whole = values.pair(high, low);
-        assert_eq!(values.check_complete_sum(whole, |_| 0), Err(OutputError::NotFinished));
-        let finished = values.finished(whole);
+        let sum = values.pair(high, low);
+        assert_eq!(values.check_complete_sum(sum, |_| 0), Err(OutputError::NotFinished));
+        let finished = values.finished(sum);
         assert_eq!(values.check_complete_sum(finished, |_| 0), Ok(()));
         assert!(matches!(values.check_complete_sum(finished, |_| 1), Err(OutputError::ForeignInput(_))));
         assert_eq!(values.expression(finished), "((0+1)+(2+3))");

@@ -39,9 +39,9 @@ fn gather_then_broadcast(ranks: usize, rank: Rank) -> Program {
         return program.finish(0, 0);
     }
     for peer in 1..ranks {
-        let with = if peer == 1 { input(0) } else { scratch(0) };
-        let into = if peer == ranks - 1 { output(0) } else { scratch(0) };
-        program.recv_reduce(peer, [with], [into], peer == ranks - 1);
+        let operand = if peer == 1 { input(0) } else { scratch(0) };
+        let target = if peer == ranks - 1 { output(0) } else { scratch(0) };
+        program.recv_reduce(peer, [operand], [target], peer == ranks - 1);
     }
     for peer in 1..ranks {
         program.send(peer, [output(0)]);
@@ -58,7 +58,7 @@ fn exchange(rank: Rank, waits: bool) -> Program {
         program.wait(peer, 1);
     }
     let place = |rank, chunk: Chunk| ChunkRef { rank, chunk };
-    let operand = |of| if of == rank { place(of, input(0)) } else { place(of, window(0)) };
+    let operand = |peer| if peer == rank { place(peer, input(0)) } else { place(peer, window(0)) };
     program.reduce(vec![operand(0), operand(1)], output(0), true);
     program.finish(0, 1)
 }
@@ -164,7 +164,7 @@ fn check_rejects_incomplete_or_refinished_sums() {
 #[test]
 fn check_names_the_step_that_loses_an_input() {
     type Steps = fn(&mut ProgramBuilder);
-    let own = |chunk| ChunkRef { rank: 0, chunk };
+    let own_chunk = |chunk| ChunkRef { rank: 0, chunk };
     let lost = |collecting: &dyn Fn(&mut ProgramBuilder), of_rank_2: Steps| {
         let schedule = schedule(Collective::AllReduce, 3, 1, |rank| {
             let mut program = ProgramBuilder::new(rank);
@@ -182,7 +182,7 @@ fn check_names_the_step_that_loses_an_input() {
     let unread = lost(
         &|program| {
             program.recv_reduce(1, [input(0)], [scratch(0)], false).recv(2, [scratch(1)]);
-            answer(program.reduce(vec![own(scratch(0))], output(0), true));
+            answer(program.reduce(vec![own_chunk(scratch(0))], output(0), true));
         },
         sends,
     );
@@ -194,7 +194,7 @@ fn check_names_the_step_that_loses_an_input() {
     let overwritten = lost(
         &|program| {
             program.recv(1, [scratch(0)]).recv(2, [scratch(0)]);
-            answer(program.reduce(vec![own(scratch(0)), own(input(0))], output(0), true));
+            answer(program.reduce(vec![own_chunk(scratch(0)), own_chunk(input(0))], output(0), true));
         },
         sends,
     );
@@ -213,8 +213,8 @@ fn check_names_the_step_that_loses_an_input() {
         "{never_sent}"
     );
     let kept = lost(&alone, |program| {
-        let own = vec![ChunkRef { rank: 2, chunk: input(0) }];
-        program.recv(0, [scratch(0)]).reduce(own, output(0), true);
+        let operands = vec![ChunkRef { rank: 2, chunk: input(0) }];
+        program.recv(0, [scratch(0)]).reduce(operands, output(0), true);
     });
     assert!(kept.ends_with("; that input arrives at rank 2 only"), "{kept}");
 }
@@ -240,12 +240,12 @@ fn window_target_must_be_the_first_operand() {
     let adds = |first: bool| {
         schedule(Collective::AllReduce, 2, 1, move |rank| {
             let (mut program, sum) = (ProgramBuilder::new(rank), ChunkRef { rank: 0, chunk: window(0) });
-            let own = ChunkRef { rank, chunk: input(0) };
+            let own_input = ChunkRef { rank, chunk: input(0) };
             match rank {
                 0 => program.copy(input(0), window(0)).signal().wait(1, 1),
                 _ => {
-                    let from = if first { vec![sum, own] } else { vec![own, sum] };
-                    program.wait(0, 1).step(Step::Reduce { from, into: sum, finish: true }).signal()
+                    let operands = if first { vec![sum, own_input] } else { vec![own_input, sum] };
+                    program.wait(0, 1).step(Step::Reduce { from: operands, into: sum, finish: true }).signal()
                 }
             };
             program.get(0, window(0), output(0));
@@ -308,7 +308,7 @@ fn check_rejects_out_of_bounds_chunks() {
         })
     };
     let place = |rank, chunk| ChunkRef { rank, chunk };
-    let copy = |from, into| broadcast(Step::Copy { from, into });
+    let copy = |source, target| broadcast(Step::Copy { from: source, into: target });
     assert_eq!(
         step_error(&copy(place(0, scratch(0)), place(0, output(0)))),
         StepError::Uninitialized(0, scratch(0))

@@ -187,18 +187,18 @@ mod tests {
         for knowledge in [ClockMode::Full, ClockMode::Direct, ClockMode::Disabled] {
             let mut clocks = VectorClocks::new(knowledge, 3);
             let mut records = AccessHistory::new(0, 1);
-            let at = |lane_program, tick| Access { lane_program, tick };
-            assert_eq!(records.write(&clocks, 0, at(0, 1)), None);
-            let told = clocks.edge(at(0, 2));
+            let access = |lane_program, tick| Access { lane_program, tick };
+            assert_eq!(records.write(&clocks, 0, access(0, 1)), None);
+            let told = clocks.edge(access(0, 2));
             clocks.merge(1, &told);
-            let passed_on = clocks.edge(at(1, 1));
+            let passed_on = clocks.edge(access(1, 1));
             clocks.merge(2, &passed_on);
-            let direct = records.read(&clocks, 0, at(1, 2)).is_none();
-            let through_another = records.read(&clocks, 0, at(2, 1)).is_none();
+            let direct = records.read(&clocks, 0, access(1, 2)).is_none();
+            let through_another = records.read(&clocks, 0, access(2, 1)).is_none();
             assert_eq!(direct, knowledge != ClockMode::Disabled);
             assert_eq!(through_another, knowledge == ClockMode::Full);
             // Nothing ever orders the readers before the writer.
-            assert!(!direct || records.write(&clocks, 0, at(0, 3)).is_some());
+            assert!(!direct || records.write(&clocks, 0, access(0, 3)).is_some());
         }
     }
 }

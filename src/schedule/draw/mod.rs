@@ -101,8 +101,8 @@ mod tests {
         assert!(text.starts_with("all_reduce ring, 4 ranks\n6 rounds, 24 chunks moved\n"), "{text}");
         let last = text.split("round 6").nth(1).unwrap();
         assert_eq!(last.matches("6 10 14 18").count(), 4, "{text}");
-        let before = text.split("round 5").nth(1).unwrap().split("round 6").next().unwrap();
-        assert!(before.matches("6 10 14 18").count() < 4, "{text}");
+        let earlier = text.split("round 5").nth(1).unwrap().split("round 6").next().unwrap();
+        assert!(earlier.matches("6 10 14 18").count() < 4, "{text}");
     }
 
     #[test]

@@ -3,10 +3,7 @@
 use super::location::LOCATION_OF_TEST;
 use super::*;
 use crate::testing::run_ranks;
-use std::fmt::Debug;
-use std::sync::{Arc, Mutex};
-use tracing::field::Field;
-use tracing::{Event, Level, Metadata, Subscriber, span};
+use unisono_transports::testing::warnings::Warnings;
 
 fn mesh(world: usize, [tensor, pipeline, sequence_data, expert]: [usize; 4]) -> Mesh {
     let degrees = Degrees { tensor, pipeline, sequence_data, expert, ..Degrees::default() };
@@ -86,42 +83,15 @@ fn uneven_hosts_and_numa_domains_are_told_apart() {
     assert!(warning.starts_with("2 expert groups leave a host (0 with the order below)"), "{warning}");
 }
 
-/// Texts of the warnings about placement of a thread.
-#[derive(Clone, Default)]
-struct Warnings(Arc<Mutex<Vec<String>>>);
-
-impl Subscriber for Warnings {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() == Level::WARN && metadata.target().ends_with("mesh::placement")
-    }
-
-    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-        span::Id::from_u64(1)
-    }
-
-    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-
-    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-
-    fn event(&self, event: &Event<'_>) {
-        event.record(&mut |_: &Field, value: &dyn Debug| self.0.lock().unwrap().push(format!("{value:?}")));
-    }
-
-    fn enter(&self, _: &span::Id) {}
-
-    fn exit(&self, _: &span::Id) {}
-}
-
 /// Returns the warnings of each rank when the groups of a mesh are created, with rank `r` at
 /// `locations[r]`.
 fn warnings_of_ranks(mesh: Mesh, locations: &[Location]) -> Vec<Vec<String>> {
     run_ranks(locations.len(), |world| {
         LOCATION_OF_TEST.set(Some(locations[world.rank()]));
-        let warnings = Warnings::default();
+        let warnings = Warnings::of("mesh::placement");
         tracing::subscriber::with_default(warnings.clone(), || MeshGroups::new(&world, mesh).map(drop))
             .unwrap();
-        let texts = warnings.0.lock().unwrap();
-        texts.clone()
+        warnings.texts()
     })
 }
 

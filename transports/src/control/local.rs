@@ -33,8 +33,8 @@ impl LocalControl {
         self.monitor.fd().try_clone_to_owned().map_err(failed)
     }
 
-    fn next_message(&mut self, from: usize) -> Option<PeerEvent> {
-        self.mailboxes.read(from).map(|bytes| PeerEvent::Message { from, bytes })
+    fn next_message(&mut self, peer: usize) -> Option<PeerEvent> {
+        self.mailboxes.read(peer).map(|bytes| PeerEvent::Message { from: peer, bytes })
     }
 }
 
@@ -47,16 +47,17 @@ impl ControlChannel for LocalControl {
     fn poll(&mut self) -> Option<PeerEvent> {
         let ranks = self.mailboxes.ranks();
         for _ in 0..ranks {
-            let from = self.next_peer;
+            let peer = self.next_peer;
             self.next_peer = (self.next_peer + 1) % ranks;
-            if let Some(event) = self.next_message(from) {
+            if let Some(event) = self.next_message(peer) {
                 return Some(event);
             }
         }
         self.exited_peer = self.exited_peer.or_else(|| self.monitor.next_exited());
-        let from = self.exited_peer?;
+        let peer = self.exited_peer?;
         // The rank may have written messages after its mailbox was read above and before it ended.
-        self.next_message(from).or_else(|| self.exited_peer.take().map(|from| PeerEvent::Exited { from }))
+        self.next_message(peer)
+            .or_else(|| self.exited_peer.take().map(|peer| PeerEvent::Exited { from: peer }))
     }
 
     fn footprint(&self) -> Footprint {

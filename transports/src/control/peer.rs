@@ -76,13 +76,13 @@ impl Peer {
     }
 
     /// Returns the next event of this peer, if there is one.
-    pub(super) fn poll(&mut self, from: usize, context: Option<&DialContext>) -> Option<PeerEvent> {
+    pub(super) fn poll(&mut self, rank: usize, context: Option<&DialContext>) -> Option<PeerEvent> {
         self.flush();
         if let Some(bytes) = self.next_message() {
-            return Some(PeerEvent::Message { from, bytes });
+            return Some(PeerEvent::Message { from: rank, bytes });
         }
         if self.closed {
-            return self.poll_probe(from, context);
+            return self.poll_probe(rank, context);
         }
         let mut buffer = [0; 2 * MAX_CONTROL_MSG_BYTES];
         match self.stream.read(&mut buffer) {
@@ -90,19 +90,19 @@ impl Peer {
             Ok(Some(count)) if count > 0 => {
                 self.incoming.extend(&buffer[..count]);
                 self.on_received();
-                self.next_message().map(|bytes| PeerEvent::Message { from, bytes })
+                self.next_message().map(|bytes| PeerEvent::Message { from: rank, bytes })
             }
             Err(error) if error.kind() == ErrorKind::InvalidData => {
                 // The record layer shuts the connection down. So the end that is read next comes
                 // from this rank, and says nothing about the peer.
                 self.reset = true;
-                tracing::error!(from, %error, "the control connection was tampered with");
-                Some(PeerEvent::Message { from, bytes: Vec::new() })
+                tracing::error!(rank, %error, "the control connection was tampered with");
+                Some(PeerEvent::Message { from: rank, bytes: Vec::new() })
             }
             ended => {
                 self.closed = true;
                 ended.err().iter().for_each(|error| self.record_error(error));
-                self.on_closed(from, context)
+                self.on_closed(rank, context)
             }
         }
     }
@@ -110,10 +110,10 @@ impl Peer {
     /// Disables keepalive while the peer reads nothing. The kernel treats a full socket like a host
     /// that does not answer, and a busy peer must not look unreachable.
     fn on_posted(&mut self, bytes: usize) {
-        let before = self.unacked_bytes;
+        let earlier_bytes = self.unacked_bytes;
         self.unacked_bytes += bytes;
         if self.keepalive_timeout.is_some()
-            && before <= UNACKED_BYTES_MAX
+            && earlier_bytes <= UNACKED_BYTES_MAX
             && self.unacked_bytes > UNACKED_BYTES_MAX
         {
             let _ = self.stream.set_keepalive(Duration::ZERO);
@@ -153,36 +153,36 @@ impl Peer {
 
     /// Returns the event for a connection that has closed. A reset proves nothing, so a probe
     /// connects to the peer's host.
-    fn on_closed(&mut self, from: usize, context: Option<&DialContext>) -> Option<PeerEvent> {
+    fn on_closed(&mut self, rank: usize, context: Option<&DialContext>) -> Option<PeerEvent> {
         match (self.listener_address, context) {
-            _ if self.unreachable => Some(PeerEvent::Unreachable { from }),
+            _ if self.unreachable => Some(PeerEvent::Unreachable { from: rank }),
             (Some(address), Some(context)) if self.reset => {
                 self.probe = Some(LivenessProbe::new(address, context));
-                self.poll_probe(from, Some(context))
+                self.poll_probe(rank, Some(context))
             }
-            _ => Some(PeerEvent::Exited { from }),
+            _ => Some(PeerEvent::Exited { from: rank }),
         }
     }
 
     /// Returns the result of the probe, once.
-    fn poll_probe(&mut self, from: usize, context: Option<&DialContext>) -> Option<PeerEvent> {
+    fn poll_probe(&mut self, rank: usize, context: Option<&DialContext>) -> Option<PeerEvent> {
         let liveness = self.probe.as_mut()?.advance(context?)?;
         self.probe = None;
-        tracing::info!(from, ?liveness, "the control connection was reset");
+        tracing::info!(rank, ?liveness, "the control connection was reset");
         let dead = liveness == Liveness::Dead;
-        Some(if dead { PeerEvent::Exited { from } } else { PeerEvent::Reset { from } })
+        Some(if dead { PeerEvent::Exited { from: rank } } else { PeerEvent::Reset { from: rank } })
     }
 
     /// Takes the next whole message. A length above the limit drops all that was received, and
     /// gives an empty message.
     fn next_message(&mut self) -> Option<Vec<u8>> {
-        let (length, rest) = self.incoming.split_first_chunk::<2>()?;
+        let (length, body) = self.incoming.split_first_chunk::<2>()?;
         let length = u16::from_le_bytes(*length) as usize;
         if length > MAX_CONTROL_MSG_BYTES {
             self.incoming.clear();
             return Some(Vec::new());
         }
-        let message = rest.get(..length)?.to_vec();
+        let message = body.get(..length)?.to_vec();
         self.incoming.drain(..2 + length);
         Some(message)
     }

@@ -80,10 +80,10 @@ impl ControlChannel for RemoteControl {
     fn poll(&mut self) -> Option<PeerEvent> {
         let ranks = self.peers.len();
         for _ in 0..ranks {
-            let from = self.next_peer;
+            let rank = self.next_peer;
             self.next_peer = (self.next_peer + 1) % ranks;
-            if let Some(Some(peer)) = self.peers.get_mut(from)
-                && let Some(event) = peer.poll(from, self.context.as_deref())
+            if let Some(Some(peer)) = self.peers.get_mut(rank)
+                && let Some(event) = peer.poll(rank, self.context.as_deref())
             {
                 return Some(event);
             }
@@ -118,51 +118,51 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     fn pair() -> (RemoteControl, RemoteControl) {
-        let (one, other) = UnixStream::pair().unwrap();
-        let near = RemoteControl::new(vec![None, Some(Stream::Unix(one))]).unwrap();
-        (near, RemoteControl::new(vec![Some(Stream::Unix(other)), None]).unwrap())
+        let (first, second) = UnixStream::pair().unwrap();
+        let local = RemoteControl::new(vec![None, Some(Stream::Unix(first))]).unwrap();
+        (local, RemoteControl::new(vec![Some(Stream::Unix(second)), None]).unwrap())
     }
 
     #[test]
     fn messages_arrive_in_order_before_exit() {
-        let (mut near, mut far) = pair();
+        let (mut local, mut remote) = pair();
         for size in [0, 1, MAX_CONTROL_MSG_BYTES, 5] {
-            near.post(&vec![size as u8; size]);
+            local.post(&vec![size as u8; size]);
         }
-        drop(near);
+        drop(local);
         for size in [0, 1, MAX_CONTROL_MSG_BYTES, 5] {
-            assert_eq!(far.poll(), Some(PeerEvent::Message { from: 0, bytes: vec![size as u8; size] }));
+            assert_eq!(remote.poll(), Some(PeerEvent::Message { from: 0, bytes: vec![size as u8; size] }));
         }
-        assert_eq!((far.poll(), far.poll()), (Some(PeerEvent::Exited { from: 0 }), None));
+        assert_eq!((remote.poll(), remote.poll()), (Some(PeerEvent::Exited { from: 0 }), None));
     }
 
     #[test]
     fn non_reading_peer_is_not_unreachable() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let one = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let other = listener.accept().unwrap().0;
-        let after = Duration::from_secs(3);
-        let near = RemoteControl::new(vec![None, Some(Stream::from(one))]).unwrap();
-        let mut near = near.with_keepalive(after).unwrap();
-        let mut far = RemoteControl::new(vec![Some(Stream::from(other)), None]).unwrap();
-        let asks_for = |near: &RemoteControl| {
-            rustix::net::sockopt::tcp_user_timeout(&near.peers[1].as_ref().unwrap().stream).unwrap()
+        let first = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let second = listener.accept().unwrap().0;
+        let timeout = Duration::from_secs(3);
+        let local = RemoteControl::new(vec![None, Some(Stream::from(first))]).unwrap();
+        let mut local = local.with_keepalive(timeout).unwrap();
+        let mut remote = RemoteControl::new(vec![Some(Stream::from(second)), None]).unwrap();
+        let asks_for = |control: &RemoteControl| {
+            rustix::net::sockopt::tcp_user_timeout(&control.peers[1].as_ref().unwrap().stream).unwrap()
         };
-        assert_eq!(asks_for(&near), 3000);
-        (0..UNACKED_BYTES_MAX / 32).for_each(|_| near.post(&[7; 32]));
-        assert_eq!(asks_for(&near), 0);
-        far.post(&[1]);
-        while near.poll().is_none() {}
-        assert_eq!(asks_for(&near), 3000);
+        assert_eq!(asks_for(&local), 3000);
+        (0..UNACKED_BYTES_MAX / 32).for_each(|_| local.post(&[7; 32]));
+        assert_eq!(asks_for(&local), 0);
+        remote.post(&[1]);
+        while local.poll().is_none() {}
+        assert_eq!(asks_for(&local), 3000);
     }
 
     #[test]
     fn non_reading_peer_costs_bounded_memory() {
-        let (mut near, _far) = pair();
+        let (mut local, _remote) = pair();
         for _ in 0..10_000 {
-            near.post(&[7; MAX_CONTROL_MSG_BYTES]);
+            local.post(&[7; MAX_CONTROL_MSG_BYTES]);
         }
-        let kept = near.peers[1].as_ref().unwrap().outgoing.len();
+        let kept = local.peers[1].as_ref().unwrap().outgoing.len();
         assert!(kept < OUTGOING_BYTES_MAX + 2 * MAX_CONTROL_MSG_BYTES);
     }
 }

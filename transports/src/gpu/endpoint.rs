@@ -379,7 +379,7 @@ fn ports(arena: &PeerMemory, peers: &[Peer], protocol: Protocol) -> Vec<Port> {
     let nothing =
         || Fifo { slots: null_mut(), tail: null_mut(), head: null_mut(), slot_count: 1, slot_bytes: 0 };
     let port = |(lane, peer): (usize, usize)| {
-        let [out, into] = match (&peers[peer], protocol) {
+        let [outgoing, incoming] = match (&peers[peer], protocol) {
             (Peer::Direct(reached), _) => arena.fifos(reached, protocol, lane, peer),
             (Peer::Staged(stage), Protocol::Simple) => lock(stage).fifos(lane),
             _ => [nothing(), nothing()],
@@ -387,8 +387,8 @@ fn ports(arena: &PeerMemory, peers: &[Peer], protocol: Protocol) -> Vec<Port> {
         // Direct links between GPUs have been tested.
         let direct = matches!(&peers[peer], Peer::Direct(reached) if !reached.is_on(arena.gpu()));
         let tried = direct && protocol == Protocol::Simple && lane + 1 == arena.layout().geometry().lanes();
-        let behind = if tried { LINK_TEST_MESSAGES } else { 0 };
-        Port { out, into, sent: behind, received: behind }
+        let tested = if tried { LINK_TEST_MESSAGES } else { 0 };
+        Port { out: outgoing, into: incoming, sent: tested, received: tested }
     };
     let lanes = 0..arena.layout().geometry().lanes();
     lanes.flat_map(|lane| (0..peers.len()).map(move |peer| (lane, peer))).map(port).collect()

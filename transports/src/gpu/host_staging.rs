@@ -118,8 +118,8 @@ impl HostStaging {
     fn message_bytes(&self, slot: &Range<usize>) -> usize {
         let word = |byte: usize| self.slots.get(slot.start + BYTES_OFFSET + byte);
         let bytes = u64::from_le_bytes(std::array::from_fn(word));
-        let around = Port::HEADER_BYTES + self.max_chunks * CHUNK_ALIGNMENT;
-        usize::try_from(bytes).map_or(slot.len(), |bytes| bytes.saturating_add(around).min(slot.len()))
+        let overhead = Port::HEADER_BYTES + self.max_chunks * CHUNK_ALIGNMENT;
+        usize::try_from(bytes).map_or(slot.len(), |bytes| bytes.saturating_add(overhead).min(slot.len()))
     }
 
     fn slot(&self, lane: usize, direction: usize, number: u64) -> Range<usize> {

@@ -58,12 +58,12 @@ pub(crate) struct Kernels {
 
 impl Kernels {
     pub(crate) fn new(gpu: &Gpu) -> Result<Self> {
-        let all = |name: &str| {
+        let kernels = |name: &str| {
             let kernel = |dtype: DType| gpu.kernel(&format!("{name}_{dtype}"))?.in_remote_domain();
             DType::ON_GPU.into_iter().map(kernel).collect::<std::result::Result<Vec<_>, GpuError>>()
         };
         let [schedule, one_shot] = KERNEL_NAMES;
-        Ok(Self { schedule: all(schedule)?, one_shot: all(one_shot)? })
+        Ok(Self { schedule: kernels(schedule)?, one_shot: kernels(one_shot)? })
     }
 }
 
@@ -97,11 +97,11 @@ impl Endpoint {
     fn user_op_kernel(
         &self,
         order: &LaunchParams<'_>,
-        own: &UserOpKernels,
+        kernels: &UserOpKernels,
         kernel: &Kernel,
     ) -> Result<Kernel> {
         let (gpu, blocks) = (self.memory.gpu(), self.max_blocks);
-        if own.dtype() != order.dtype || order.op != ReduceKind::Sum || kernel.gpu() != gpu {
+        if kernels.dtype() != order.dtype || order.op != ReduceKind::Sum || kernel.gpu() != gpu {
             return Err(Error::InvalidUsage(format!("{} for {order:?} on {gpu:?}", kernel.name())));
         }
         let threads = threads_per_block(gpu.is_emulated());
@@ -203,11 +203,12 @@ impl Endpoint {
         let (program, sizes) = (&uploaded.program, self.memory.layout().geometry());
         let (bounds, slice) = (program.bounds(), order.slice_bytes);
         let in_channels = program.max_lane() < LANES;
-        let beside = order.channels == 1 && program.max_lane() < sizes.lanes();
+        let in_lanes = order.channels == 1 && program.max_lane() < sizes.lanes();
         let (slot, lines) = (sizes.message_bytes(order.protocol), order.protocol != Protocol::Simple);
         let scratch = program.thread_blocks(order.channels) * bounds.scratch;
         let room = self.scratch(uploaded);
-        let problem = if !(in_channels || beside) || order.channels > sizes.channels || order.channels == 0 {
+        let problem = if !(in_channels || in_lanes) || order.channels > sizes.channels || order.channels == 0
+        {
             "it has no such lanes"
         } else if (bounds.rank, bounds.ranks) != (self.memory.rank(), sizes.ranks) {
             "it is another rank's program"
@@ -244,7 +245,7 @@ impl Endpoint {
     ) -> Result<ScheduleArgs> {
         let (program, sizes) = (&uploaded.program, self.memory.layout().geometry());
         let factor = |scalar| ReduceCopy::factor(order.dtype, scalar);
-        let one = Scalar::Int(1);
+        let unit = Scalar::Int(1);
         Ok(ScheduleArgs {
             instrs: uploaded.instrs.address() as *const _,
             chunks: uploaded.chunks.address() as *const _,
@@ -262,8 +263,8 @@ impl Endpoint {
             sequence: order.sequence,
             fingerprint: order.fingerprint,
             count: order.count,
-            factor: factor(order.factor.unwrap_or(one)),
-            one: factor(one),
+            factor: factor(order.factor.unwrap_or(unit)),
+            one: factor(unit),
             ranks: sizes.ranks as u32,
             rank: self.memory.rank() as u32,
             channels: order.channels as u32,

@@ -66,8 +66,8 @@ impl DeviceGeometry {
                 |bytes: usize| (bytes / 2 / CACHE_LINE_BYTES * CACHE_LINE_BYTES).max(CACHE_LINE_BYTES);
             let (slot, ll) = (shorter(self.slot_bytes), shorter(self.ll_bytes));
             let fixed = self.counter_bytes().saturating_add(self.inbox_bytes());
-            let whole = messages.saturating_add(lines).saturating_add(fixed);
-            if whole <= PEER_MEMORY_BYTES_MAX || (slot, ll) == (self.slot_bytes, self.ll_bytes) {
+            let total = messages.saturating_add(lines).saturating_add(fixed);
+            if total <= PEER_MEMORY_BYTES_MAX || (slot, ll) == (self.slot_bytes, self.ll_bytes) {
                 return self;
             }
             if ll >= self.ll_bytes || slot < self.slot_bytes && messages >= lines {
@@ -111,11 +111,12 @@ impl DeviceGeometry {
     }
 
     fn is_valid(&self) -> bool {
-        let whole = |bytes: usize| bytes.is_multiple_of(CACHE_LINE_BYTES);
-        let some = self.ranks > 0 && self.channels > 0 && self.slots >= MIN_SLOTS;
-        some && self.slot_bytes > 0
+        let in_lines = |bytes: usize| bytes.is_multiple_of(CACHE_LINE_BYTES);
+        let is_used = self.ranks > 0 && self.channels > 0 && self.slots >= MIN_SLOTS;
+        is_used
+            && self.slot_bytes > 0
             && self.ll_bytes > 0
-            && [self.slot_bytes, self.ll_bytes, self.window_bytes].into_iter().all(whole)
+            && [self.slot_bytes, self.ll_bytes, self.window_bytes].into_iter().all(in_lines)
             && [self.ranks, self.channels, self.slots].into_iter().all(|count| count < MAX_COUNT)
             && [self.slot_bytes, self.ll_bytes, self.window_bytes].into_iter().all(|bytes| bytes < MAX_BYTES)
     }
@@ -315,14 +316,14 @@ mod tests {
             window_bytes: 4 << 20,
             ..GEOMETRY
         };
-        let of = |ranks| DeviceGeometry { ranks, ..default }.fit();
-        let sizes = |ranks| (of(ranks).slot_bytes, of(ranks).ll_bytes);
+        let fit = |ranks| DeviceGeometry { ranks, ..default }.fit();
+        let sizes = |ranks| (fit(ranks).slot_bytes, fit(ranks).ll_bytes);
         assert_eq!([2, 8].map(sizes), [(128 << 10, 4 << 10); 2], "few ranks have the sizes of the settings");
         assert_eq!(sizes(16), (64 << 10, 4 << 10));
         assert_eq!(sizes(66), (16 << 10, 2 << 10));
         assert_eq!(sizes(1024), (512, 128));
         for ranks in 1..=1024 {
-            let fitted = of(ranks);
+            let fitted = fit(ranks);
             assert_eq!(fitted, fitted.fit());
             let bytes = Layout::new(fitted).unwrap().bytes();
             assert!(bytes - fitted.window_bytes <= PEER_MEMORY_BYTES_MAX, "{ranks} ranks: {bytes}");

@@ -61,13 +61,13 @@ impl PeerMemory {
         let (input, output) = (gpu.upload(&sent)?, gpu.alloc::<u8>(sent.len())?);
         let channel = |(index, (peer, reached)): (usize, &(usize, &MappedPeerMemory))| {
             let lane = self.layout().geometry().lanes() - 1;
-            let [out, into] = self.fifos(reached, Protocol::Simple, lane, *peer);
+            let [outgoing, incoming] = self.fifos(reached, Protocol::Simple, lane, *peer);
             Channel {
                 input: (input.address() as usize + index * bytes) as *const u8,
                 output: (output.address() as usize + index * bytes) as *mut u8,
                 bytes: bytes as u64,
-                out,
-                into,
+                out: outgoing,
+                into: incoming,
                 step: 0,
                 rank: self.rank() as u32,
                 peer: *peer as u32,
@@ -130,9 +130,9 @@ impl LinkTest<'_> {
     }
 }
 
-/// Bytes that `from` sends to `to`. They differ at every position and for every two ranks.
-fn test_pattern(from: usize, to: usize, bytes: usize) -> impl Iterator<Item = u8> {
-    (0..bytes).map(move |at| (at * 7 + at / 251 + from * 31 + to * 13 + 1) as u8)
+/// Bytes that `sender` sends to `receiver`. They differ at every position and for every two ranks.
+fn test_pattern(sender: usize, receiver: usize, bytes: usize) -> impl Iterator<Item = u8> {
+    (0..bytes).map(move |index| (index * 7 + index / 251 + sender * 31 + receiver * 13 + 1) as u8)
 }
 
 const EXTRA_BYTES: usize = 200;

@@ -64,14 +64,17 @@ impl Endpoint {
         let sizes = self.memory.layout().geometry();
         let lines = self.ll_protocol(order.user_op);
         let shots = self.one_shot_state(lines);
-        let (from, into) = (input.checked_layout("input", 1)?, output.checked_layout("output", 1)?);
-        let whole = |share_bytes: u64| share_bytes == bytes as u64;
-        if !whole(from.share_bytes) || !whole(into.share_bytes) {
-            return Err(Error::InvalidUsage(format!("one shot of {bytes} bytes from {from:?} to {into:?}")));
+        let (input_layout, output_layout) =
+            (input.checked_layout("input", 1)?, output.checked_layout("output", 1)?);
+        let has_all_bytes = |share_bytes: u64| share_bytes == bytes as u64;
+        if !has_all_bytes(input_layout.share_bytes) || !has_all_bytes(output_layout.share_bytes) {
+            return Err(Error::InvalidUsage(format!(
+                "one shot of {bytes} bytes from {input_layout:?} to {output_layout:?}"
+            )));
         }
         Ok(OneShotArgs {
-            input: from.base,
-            output: into.base,
+            input: input_layout.base,
+            output: output_layout.base,
             mailboxes: shots.mailboxes.address() as *const _,
             launches: shots.launches.address() as *mut _,
             bytes: bytes as u64,

@@ -168,7 +168,7 @@ impl Operand<'_> {
         let fits = |region: &dyn Region, offset: usize, length: Option<usize>| {
             length.and_then(|length| length.checked_add(offset)).is_some_and(|end| end <= region.bytes())
         };
-        let (inside, shares) = match self.memory {
+        let (is_inside, shares) = match self.memory {
             OperandMemory::None => (true, 0),
             OperandMemory::EvenShares { region, offset, shares, bytes, stride } => {
                 (fits(region, offset, shares.checked_mul(bytes)) && (stride as u64) < ADDRESS_LIMIT, shares)
@@ -179,7 +179,7 @@ impl Operand<'_> {
             OperandMemory::Regions { parts, shares } => (shares.matches(parts), parts.len()),
         };
         let enough = shares.checked_mul(self.chunks_per_share) >= Some(needed);
-        if !inside || !enough || self.chunks_per_share == 0 || self.chunks_per_share > u32::MAX as usize {
+        if !is_inside || !enough || self.chunks_per_share == 0 || self.chunks_per_share > u32::MAX as usize {
             return Err(Error::InvalidUsage(format!(
                 "an {what} that has not {needed} blocks in {shares} shares"
             )));

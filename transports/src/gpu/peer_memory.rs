@@ -102,7 +102,7 @@ impl PeerMemory {
         peer: usize,
     ) -> [Fifo; 2] {
         let (layout, rank) = (&self.layout, self.rank);
-        let (own, theirs) = (self.memory.address() as usize, reached.memory.address() as usize);
+        let (address, peer_address) = (self.memory.address() as usize, reached.memory.address() as usize);
         let (slot_count, slot_bytes) =
             (layout.geometry().slots as u32, layout.geometry().slot_stride(protocol) as u32);
         let fifo = |receiver: (usize, usize), sender: (usize, usize)| Fifo {
@@ -112,7 +112,7 @@ impl PeerMemory {
             slot_count,
             slot_bytes,
         };
-        [fifo((theirs, peer), (own, rank)), fifo((own, rank), (theirs, peer))]
+        [fifo((peer_address, peer), (address, rank)), fifo((address, rank), (peer_address, peer))]
     }
 }
 
@@ -145,8 +145,11 @@ impl MappedPeerMemory {
 }
 
 fn peer_window(layout: &Layout, base: u64) -> PeerWindow {
-    let at = |offset: usize| base as usize + offset;
-    PeerWindow { window: at(layout.window().start) as *mut u8, inbox: at(layout.inbox().start) as *mut u64 }
+    let address = |offset: usize| base as usize + offset;
+    PeerWindow {
+        window: address(layout.window().start) as *mut u8,
+        inbox: address(layout.inbox().start) as *mut u64,
+    }
 }
 
 fn mailbox(layout: &Layout, protocol: Protocol, base: u64) -> *mut u8 {

@@ -122,21 +122,21 @@ impl Program {
     /// # Errors
     /// Returns an error that names the index outside its bounds.
     pub fn new(mut tables: ProgramTables, bounds: ProgramBounds) -> Result<Self> {
-        let outside =
+        let refused =
             |what: String| Error::InvalidUsage(format!("a program for rank {}: {what}", bounds.rank));
         let lane_programs = tables.lane_programs.len();
         if lane_programs == 0
             || bounds.uses_window && lane_programs > 1
             || bounds.window > 0 && !bounds.uses_window
         {
-            return Err(outside(format!("{lane_programs} lane programs within {bounds:?}")));
+            return Err(refused(format!("{lane_programs} lane programs within {bounds:?}")));
         }
         for lane_program in &tables.lane_programs {
             let acts =
                 checked_slice(&tables.instrs, lane_program.first_instr, lane_program.instr_count as usize);
-            let acts = acts.ok_or_else(|| outside(format!("{lane_program:?} without acts")))?;
+            let acts = acts.ok_or_else(|| refused(format!("{lane_program:?} without acts")))?;
             for act in acts {
-                check_instr(act, &tables.chunks, &bounds).ok_or_else(|| outside(format!("{act:?}")))?;
+                check_instr(act, &tables.chunks, &bounds).ok_or_else(|| refused(format!("{act:?}")))?;
             }
             let acts = lane_program.first_instr as usize
                 ..lane_program.first_instr as usize + lane_program.instr_count as usize;
@@ -223,32 +223,32 @@ fn check_instr(act: &Instr, places: &[ChunkRef], bounds: &ProgramBounds) -> Opti
         || places
             .iter()
             .all(|place| place.rank as usize == bounds.rank && place.space != MemorySpace::Window as u32);
-    let inside = read.iter().all(|place| is_in_bounds(place, bounds))
+    let is_inside = read.iter().all(|place| is_in_bounds(place, bounds))
         && written
             .iter()
             .all(|place| place.space != MemorySpace::Input as u32 && is_in_bounds(place, bounds));
-    (sound && forwards && fits && at_home && inside).then_some(())
+    (sound && forwards && fits && at_home && is_inside).then_some(())
 }
 
 /// Returns true if there is such a chunk, and this rank reaches it.
 fn is_in_bounds(place: &ChunkRef, bounds: &ProgramBounds) -> bool {
-    let own = place.rank as usize == bounds.rank;
+    let is_own = place.rank as usize == bounds.rank;
     let blocks = match place.space {
         space if space == MemorySpace::Input as u32 => {
-            if own {
+            if is_own {
                 bounds.input
             } else {
                 bounds.peer_chunks[0]
             }
         }
         space if space == MemorySpace::Output as u32 => {
-            if own {
+            if is_own {
                 bounds.output
             } else {
                 bounds.peer_chunks[1]
             }
         }
-        space if space == MemorySpace::Scratch as u32 && own => bounds.scratch,
+        space if space == MemorySpace::Scratch as u32 && is_own => bounds.scratch,
         space if space == MemorySpace::Window as u32 => bounds.window,
         _ => return false,
     };
@@ -317,12 +317,12 @@ mod tests {
     #[test]
     fn program_out_of_bounds_is_refused() {
         let output = chunk(1, MemorySpace::Output, 0);
-        let into = |from: ChunkRef| accepts(instr(Opcode::Copy, 1, 1), &[from, output.clone()]);
-        assert!(!into(chunk(1, MemorySpace::Input, 2)), "no such block");
-        assert!(!into(chunk(2, MemorySpace::Input, 0)), "another rank's buffer");
-        assert!(!into(chunk(2, MemorySpace::Output, 1)), "beyond the exported chunks");
-        assert!(!into(chunk(3, MemorySpace::Window, 0)), "no such rank");
-        assert!(!into(ChunkRef { rank: 1, space: 4, index: 0 }), "no such memory");
+        let accepts_source = |source: ChunkRef| accepts(instr(Opcode::Copy, 1, 1), &[source, output.clone()]);
+        assert!(!accepts_source(chunk(1, MemorySpace::Input, 2)), "no such block");
+        assert!(!accepts_source(chunk(2, MemorySpace::Input, 0)), "another rank's buffer");
+        assert!(!accepts_source(chunk(2, MemorySpace::Output, 1)), "beyond the exported chunks");
+        assert!(!accepts_source(chunk(3, MemorySpace::Window, 0)), "no such rank");
+        assert!(!accepts_source(ChunkRef { rank: 1, space: 4, index: 0 }), "no such memory");
         assert!(
             !accepts(instr(Opcode::Recv, 1, 0), &[chunk(1, MemorySpace::Input, 0)]),
             "the input is never written"
@@ -367,14 +367,16 @@ mod tests {
 
     #[test]
     fn lane_programs_must_have_instrs() {
-        let of = |lane_programs: Vec<LaneProgram>| {
+        let program = |lane_programs: Vec<LaneProgram>| {
             Program::new(
                 ProgramTables { instrs: vec![instr(Opcode::Wait, 0, 0)], chunks: Vec::new(), lane_programs },
                 BOUNDS,
             )
         };
-        assert!(of(vec![]).is_err());
-        assert!(of(vec![LaneProgram { lane: 0, first_instr: 1, instr_count: 1 }]).is_err());
-        assert!(of(vec![LaneProgram { lane: 0, first_instr: u32::MAX, instr_count: u32::MAX }]).is_err());
+        assert!(program(vec![]).is_err());
+        assert!(program(vec![LaneProgram { lane: 0, first_instr: 1, instr_count: 1 }]).is_err());
+        assert!(
+            program(vec![LaneProgram { lane: 0, first_instr: u32::MAX, instr_count: u32::MAX }]).is_err()
+        );
     }
 }

@@ -32,7 +32,7 @@ impl Reach {
 
     /// Returns true if every rank reaches all others.
     pub fn is_complete(&self) -> bool {
-        (0..self.ranks).all(|one| (0..one).all(|other| self.connects(one, other)))
+        (0..self.ranks).all(|rank| (0..rank).all(|other| self.connects(rank, other)))
     }
 }
 

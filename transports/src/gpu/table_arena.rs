@@ -159,13 +159,13 @@ impl ArenaState {
 
 /// Adds a free range to those of an arena, joined with those that it touches.
 fn insert_free(free: &mut Vec<Range<usize>>, range: Range<usize>) {
-    let at = free.partition_point(|free| free.start < range.start);
-    free.insert(at, range);
-    if free.get(at + 1).is_some_and(|next| next.start == free[at].end) {
-        free[at].end = free.remove(at + 1).end;
+    let index = free.partition_point(|free| free.start < range.start);
+    free.insert(index, range);
+    if free.get(index + 1).is_some_and(|next| next.start == free[index].end) {
+        free[index].end = free.remove(index + 1).end;
     }
-    if at > 0 && free[at - 1].end == free[at].start {
-        free[at - 1].end = free.remove(at).end;
+    if index > 0 && free[index - 1].end == free[index].start {
+        free[index - 1].end = free.remove(index).end;
     }
 }
 

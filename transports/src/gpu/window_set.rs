@@ -84,12 +84,13 @@ impl WindowSet {
         Ok(operand.checked_layout("operand in symmetric memory", blocks)?.base)
     }
 
-    /// Returns, for each rank, the address at the same offset in its buffer as `own` in this
+    /// Returns, for each rank, the address at the same offset in its buffer as `address` in this
     /// rank's.
-    fn peer_addresses(&self, own: *mut u8) -> Vec<*mut u8> {
-        let offset = (own as usize).wrapping_sub(self.buffers[self.rank].address() as usize);
-        let of = |buffer: &ImportedMemory| (buffer.address() as usize).wrapping_add(offset) as *mut u8;
-        self.buffers.iter().map(of).collect()
+    fn peer_addresses(&self, address: *mut u8) -> Vec<*mut u8> {
+        let offset = (address as usize).wrapping_sub(self.buffers[self.rank].address() as usize);
+        let peer_address =
+            |buffer: &ImportedMemory| (buffer.address() as usize).wrapping_add(offset) as *mut u8;
+        self.buffers.iter().map(peer_address).collect()
     }
 
     fn record_use(&self, stream: &Stream, capture: CaptureState) {

@@ -91,7 +91,7 @@ impl Stream {
     /// port as its own, and then meets itself. For its user, the connection is refused.
     fn is_connected_to_itself(&self) -> bool {
         let ends = self.tcp().map(|stream| (stream.local_addr().ok(), stream.peer_addr().ok()));
-        ends.is_some_and(|(own, peer)| own.is_some() && own == peer)
+        ends.is_some_and(|(local, peer)| local.is_some() && local == peer)
     }
 
     /// Returns the socket of a TCP connection.

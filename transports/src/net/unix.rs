@@ -64,12 +64,12 @@ pub fn check_same_user(stream: &UnixStream) -> Result<()> {
     if user::is_own(peer).map_err(unknown)? {
         return Ok(());
     }
-    let own = rustix::process::geteuid().as_raw();
-    let what = match peer == own {
+    let own_uid = rustix::process::geteuid().as_raw();
+    let what = match peer == own_uid {
         true => {
             format!("it belongs to user {peer}, as all users do that have no number in this user namespace")
         }
-        false => format!("it belongs to user {peer} and this process to user {own}"),
+        false => format!("it belongs to user {peer} and this process to user {own_uid}"),
     };
     Err(Error::AuthFailed { peer: "a process of this host".to_owned(), what })
 }
@@ -198,11 +198,11 @@ mod tests {
 
     #[test]
     fn passed_memory_is_shared() {
-        let (one, other) = UnixStream::pair().unwrap();
-        let (near, far) = (Stream::Unix(one), Stream::Unix(other));
+        let (first, second) = UnixStream::pair().unwrap();
+        let (local, remote) = (Stream::Unix(first), Stream::Unix(second));
         let segment = Segment::create(8192).unwrap();
-        send_fds(&near, &[segment.fd().unwrap()], soon()).unwrap();
-        let fd = recv_fds(&far, 1, soon()).unwrap().remove(0);
+        send_fds(&local, &[segment.fd().unwrap()], soon()).unwrap();
+        let fd = recv_fds(&remote, 1, soon()).unwrap().remove(0);
         let theirs = Segment::attach(fd, 8192).unwrap();
         // SAFETY: both mappings are alive and at least eight bytes long, and there is one thread.
         unsafe { segment.at(100, 1).write(42) };
@@ -222,25 +222,25 @@ mod tests {
 
     #[test]
     fn many_fds_pass_in_order() {
-        let (one, other) = UnixStream::pair().unwrap();
-        let (near, far) = (Stream::Unix(one), Stream::Unix(other));
+        let (first, second) = UnixStream::pair().unwrap();
+        let (local, remote) = (Stream::Unix(first), Stream::Unix(second));
         let count = 2 * FDS_PER_MESSAGE + 3;
         let files: Vec<Segment> = (1..=count).map(|index| Segment::create(index * 8).unwrap()).collect();
         let fds: Vec<_> = files.iter().filter_map(Segment::fd).collect();
-        send_fds(&near, &fds, soon()).unwrap();
-        for (index, fd) in recv_fds(&far, count, soon()).unwrap().into_iter().enumerate() {
+        send_fds(&local, &fds, soon()).unwrap();
+        for (index, fd) in recv_fds(&remote, count, soon()).unwrap().into_iter().enumerate() {
             assert!(Segment::attach(fd, (index + 1) * 8).is_ok(), "descriptor {index}");
         }
     }
 
     #[test]
     fn plain_byte_is_not_an_fd() {
-        let (one, other) = UnixStream::pair().unwrap();
-        let (mut near, far) = (Stream::Unix(one), Stream::Unix(other));
-        near.write_all(b"m", soon()).unwrap();
-        assert!(matches!(recv_fds(&far, 1, soon()), Err(Error::AuthFailed { .. })));
+        let (first, second) = UnixStream::pair().unwrap();
+        let (mut local, remote) = (Stream::Unix(first), Stream::Unix(second));
+        local.write_all(b"m", soon()).unwrap();
+        assert!(matches!(recv_fds(&remote, 1, soon()), Err(Error::AuthFailed { .. })));
         assert!(matches!(
-            recv_fds(&far, 1, Instant::now() + Duration::from_millis(50)),
+            recv_fds(&remote, 1, Instant::now() + Duration::from_millis(50)),
             Err(Error::Timeout { .. })
         ));
     }

@@ -146,30 +146,30 @@ mod tests {
 
     #[test]
     fn records_open_once_in_order_by_peer_only() {
-        let (mut near, mut far) = pair();
-        let seal = |near: &mut SessionKeys, text: &[u8]| {
+        let (mut local, mut remote) = pair();
+        let seal = |keys: &mut SessionKeys, text: &[u8]| {
             let mut record = vec![0; text.len() + TAG_BYTES];
-            assert_eq!(near.seal(text, &mut record).unwrap(), record.len());
+            assert_eq!(keys.seal(text, &mut record).unwrap(), record.len());
             record
         };
-        let (first, second) = (seal(&mut near, b"first"), seal(&mut near, b"second"));
+        let (first, second) = (seal(&mut local, b"first"), seal(&mut local, b"second"));
         let mut plain = [0; 64];
-        assert_eq!(far.open(&second, &mut plain), None, "out of order");
-        assert_eq!(near.open(&first, &mut plain), None, "sent back");
-        assert_eq!(far.open(&first, &mut plain), Some(5));
+        assert_eq!(remote.open(&second, &mut plain), None, "out of order");
+        assert_eq!(local.open(&first, &mut plain), None, "sent back");
+        assert_eq!(remote.open(&first, &mut plain), Some(5));
         assert_eq!(&plain[..5], b"first");
-        assert_eq!(far.open(&first, &mut plain), None, "a second time");
-        assert_eq!(far.open(&second[..second.len() - 1], &mut plain), None, "cut short");
-        assert_eq!(far.open(&second, &mut plain), Some(6));
+        assert_eq!(remote.open(&first, &mut plain), None, "a second time");
+        assert_eq!(remote.open(&second[..second.len() - 1], &mut plain), None, "cut short");
+        assert_eq!(remote.open(&second, &mut plain), Some(6));
     }
 
     #[test]
     fn both_sides_rekey_in_step() {
-        let (mut near, mut far) = pair();
+        let (mut local, mut remote) = pair();
         let (mut record, mut plain) = ([0; 1 + TAG_BYTES], [0]);
         for number in 0..REKEY_RECORDS + 2 {
-            near.seal(&[number as u8], &mut record).unwrap();
-            assert_eq!(far.open(&record, &mut plain), Some(1), "record {number}");
+            local.seal(&[number as u8], &mut record).unwrap();
+            assert_eq!(remote.open(&record, &mut plain), Some(1), "record {number}");
             assert_eq!(plain, [number as u8]);
         }
     }

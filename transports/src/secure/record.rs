@@ -133,10 +133,10 @@ impl RecordLayer {
     /// length is invalid.
     fn missing_bytes(&self) -> Option<usize> {
         let held = self.incoming.filled();
-        let Some((length, rest)) = held.split_first_chunk() else { return Some(LENGTH_BYTES - held.len()) };
+        let Some((length, body)) = held.split_first_chunk() else { return Some(LENGTH_BYTES - held.len()) };
         let length = usize::from(u16::from_le_bytes(*length));
         let possible = TAG_BYTES + 1..=TAG_BYTES + PLAINTEXT_BYTES_MAX;
-        possible.contains(&length).then(|| length.saturating_sub(rest.len()))
+        possible.contains(&length).then(|| length.saturating_sub(body.len()))
     }
 
     /// Opens the record that has arrived, and returns the number of bytes in `target`.
@@ -144,8 +144,8 @@ impl RecordLayer {
     /// If `target` is too small, the bytes go into `plaintext` and the result is zero. The result
     /// is `None` if the peer did not seal this record next.
     fn open(&mut self, target: &mut [u8]) -> Option<usize> {
-        let (length, rest) = self.incoming.filled().split_first_chunk()?;
-        let record = &rest[..usize::from(u16::from_le_bytes(*length))];
+        let (length, body) = self.incoming.filled().split_first_chunk()?;
+        let record = &body[..usize::from(u16::from_le_bytes(*length))];
         let (bytes, taken) = (record.len() - TAG_BYTES, LENGTH_BYTES + record.len());
         let fits = bytes <= target.len();
         let place = if fits { target } else { self.plaintext.spare(bytes) };

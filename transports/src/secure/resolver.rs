@@ -170,10 +170,10 @@ impl Cipher for Aes256Gcm {
     }
 
     fn encrypt(&self, nonce: u64, authtext: &[u8], plaintext: &[u8], out: &mut [u8]) -> usize {
-        let (text, rest) = out.split_at_mut(plaintext.len());
+        let (text, tail) = out.split_at_mut(plaintext.len());
         text.copy_from_slice(plaintext);
         let tag = self.key().seal_in_place_separate_tag(nonce_for(nonce), Aad::from(authtext), text);
-        rest[..TAG_BYTES].copy_from_slice(tag.expect("far below the limit of 64 GiB").as_ref());
+        tail[..TAG_BYTES].copy_from_slice(tag.expect("far below the limit of 64 GiB").as_ref());
         plaintext.len() + TAG_BYTES
     }
 

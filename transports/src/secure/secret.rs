@@ -92,14 +92,14 @@ mod tests {
         let secret = Secret::from_public("one");
         let hex = |label: &[u8]| secret.derive(label).to_hex();
         assert_eq!(hex(b"a"), hex(b"a"));
-        let all = [
+        let keys = [
             secret.to_hex(),
             hex(b""),
             hex(b"a"),
             hex(b"b"),
             Secret::from_public("two").derive(b"a").to_hex(),
         ];
-        let distinct: std::collections::HashSet<_> = all.iter().collect();
-        assert_eq!(distinct.len(), all.len());
+        let distinct: std::collections::HashSet<_> = keys.iter().collect();
+        assert_eq!(distinct.len(), keys.len());
     }
 }

@@ -59,13 +59,13 @@ pub(crate) fn connect_shared(
         let text = format!("a segment of {} bytes instead of {}", segment.bytes(), layout.bytes());
         return Err(Error::InvalidUsage(text));
     }
-    let Some(own) = segments.get(rank).cloned().flatten() else {
+    let Some(own_segment) = segments.get(rank).cloned().flatten() else {
         return Err(Error::InvalidUsage("a rank needs a segment of its own".to_owned()));
     };
-    let sleepers = Arc::new(Sleepers::new(rank, &own, segments.clone()));
+    let sleepers = Arc::new(Sleepers::new(rank, &own_segment, segments.clone()));
     let link = |(peer, segment): (usize, &Option<Arc<Segment>>)| {
         let segment = segment.as_ref().filter(|_| peer != rank)?;
-        Some(Box::new(ShmLink::new(rank, peer, &layout, &own, segment, &sleepers)) as Box<dyn Link>)
+        Some(Box::new(ShmLink::new(rank, peer, &layout, &own_segment, segment, &sleepers)) as Box<dyn Link>)
     };
     let links = segments.iter().enumerate().map(link).collect();
     let everybody: Option<Vec<_>> = segments.iter().cloned().collect();
@@ -108,26 +108,26 @@ mod tests {
     fn prepare_keeps_contents_and_touches_no_more() {
         const HALF: usize = 2 << 20;
         let geometry = Geometry { window_bytes: 2 * HALF, ..GEOMETRY };
-        let own = Arc::new(Segment::create(Layout::new(1, &geometry).unwrap().bytes()).unwrap());
-        let connected = connect_shared(0, 1, &geometry, vec![Some(Arc::clone(&own))]).unwrap();
+        let segment = Arc::new(Segment::create(Layout::new(1, &geometry).unwrap().bytes()).unwrap());
+        let connected = connect_shared(0, 1, &geometry, vec![Some(Arc::clone(&segment))]).unwrap();
         let mut window = connected.window.unwrap();
         let held = [7; 8];
         window.prepare(0).unwrap();
-        assert_eq!(own.resident_bytes(), 0, "nothing was asked for");
+        assert_eq!(segment.resident_bytes(), 0, "nothing was asked for");
         window.prepare(1).unwrap();
-        let first = own.resident_bytes();
+        let first = segment.resident_bytes();
         // While the cores are busy, pages come on first touch.
         assert!(first <= HALF, "{first}");
         window.prepare(1).unwrap();
-        assert_eq!(own.resident_bytes(), first);
+        assert_eq!(segment.resident_bytes(), first);
         copy(window.target(0, 8, 8), Source::from(&held[..]));
         copy(window.target(0, 2 * HALF - 8, 8), Source::from(&held[..]));
         window.prepare(2 * HALF).unwrap();
-        assert!((first..=2 * HALF).contains(&own.resident_bytes()));
+        assert!((first..=2 * HALF).contains(&segment.resident_bytes()));
         let mut found = [0; 8];
-        for (at, expected) in [(8, held), (2 * HALF - 8, held), (HALF, [0; 8])] {
-            copy(Target::from(&mut found[..]), window.source(0, at, 8));
-            assert_eq!(found, expected, "at {at}");
+        for (offset, expected) in [(8, held), (2 * HALF - 8, held), (HALF, [0; 8])] {
+            copy(Target::from(&mut found[..]), window.source(0, offset, 8));
+            assert_eq!(found, expected, "at {offset}");
         }
     }
 }

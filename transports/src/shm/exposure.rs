@@ -82,8 +82,8 @@ impl<'w> HeapAccess<'w> {
     #[inline]
     fn pointer(&self, rank: usize, offset: usize, bytes: usize) -> Option<*mut u8> {
         let layout = &self.group.layout;
-        let inside = offset.checked_add(bytes).is_some_and(|end| end <= layout.geometry.heap_bytes);
-        inside.then(|| self.group.segments[rank].at(layout.heap() + offset, bytes))
+        let is_inside = offset.checked_add(bytes).is_some_and(|end| end <= layout.geometry.heap_bytes);
+        is_inside.then(|| self.group.segments[rank].at(layout.heap() + offset, bytes))
     }
 }
 
@@ -208,9 +208,9 @@ mod tests {
             true => Segment::create_parts(&layout.extents()).unwrap(),
             false => Segment::private_parts(&layout.extents()).unwrap(),
         };
-        let own = [0, 1].map(segment).map(Arc::new);
+        let segments = [0, 1].map(segment).map(Arc::new);
         let seen_by = |rank: usize| {
-            let seen = own.iter().enumerate().map(|(peer, segment)| {
+            let seen = segments.iter().enumerate().map(|(peer, segment)| {
                 if peer == rank || !processes {
                     return Some(Arc::clone(segment));
                 }
@@ -240,13 +240,13 @@ mod tests {
     fn exposure_that_ends_well_leaves_the_heap_open() {
         for processes in [false, true] {
             let [owner, peer] = windows(processes);
-            let own = block(&owner);
+            let allocation = block(&owner);
             let exposure = owner.expose_heap([0..BYTES, 0..BYTES]);
             let access = peer.access_heaps().expect("no heap is closed");
             copy(access.target(0, 0, BYTES).unwrap(), Source::from(&[2; BYTES][..]));
             drop(access);
             exposure.end();
-            assert!(is_all(own.as_slice(), 2) && peer.access_heaps().is_ok());
+            assert!(is_all(allocation.as_slice(), 2) && peer.access_heaps().is_ok());
         }
     }
 
@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn failed_operation_waits_for_a_thread_in_its_copy() {
         let [owner, peer] = windows(false);
-        let own = block(&owner);
+        let allocation = block(&owner);
         let [begun, left] = [AtomicBool::new(false), AtomicBool::new(false)];
         let exposure = owner.expose_heap([0..BYTES, 0..BYTES]);
         std::thread::scope(|scope| {
@@ -283,7 +283,7 @@ mod tests {
             }
             drop(exposure);
             assert!(left.load(SeqCst), "the exposure ended before the copy");
-            assert!(is_all(own.as_slice(), 2));
+            assert!(is_all(allocation.as_slice(), 2));
         });
     }
 
@@ -291,22 +291,22 @@ mod tests {
     #[test]
     fn stopped_process_reaches_only_the_old_file() {
         let [owner, peer] = windows(true);
-        let mut own = block(&owner);
+        let mut allocation = block(&owner);
         let (input, output) = (0..PAGE_BYTES + 7, 4 * PAGE_BYTES + 5..BYTES);
         let access = peer.access_heaps().expect("no heap is closed");
         drop(owner.expose_heap([input.clone(), output.clone()]));
         for part in [input.clone(), output] {
             copy(access.target(0, part.start, part.len()).unwrap(), Source::from(&[2; BYTES][..part.len()]));
         }
-        assert!(is_all(own.as_slice(), 1), "late stores are seen");
-        own.as_mut_slice::<u8>().fill(3);
+        assert!(is_all(allocation.as_slice(), 1), "late stores are seen");
+        allocation.as_mut_slice::<u8>().fill(3);
         let read = || {
             let mut found = [0; BYTES];
             copy(Target::from(&mut found[..input.len()]), access.source(0, 0, input.len()).unwrap());
             found[..input.len()].to_vec()
         };
         assert!(is_all(&read(), 2), "an input changes under its reader");
-        drop(own);
+        drop(allocation);
         assert!(is_all(&read(), 2), "an input is gone under its reader");
         drop(access);
         assert_eq!(peer.access_heaps().map(drop), Err(0));

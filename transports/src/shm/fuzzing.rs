@@ -15,22 +15,22 @@ pub(crate) fn shm_fifo(bytes: &[u8]) {
     MEMORY.with(|memory| {
         memory.write(usize::MAX, 0);
         let segments = memory.segments.iter().cloned().map(Some).collect();
-        let mut own = connect_shared(0, 2, &GEOMETRY, segments).expect("connected");
+        let mut connected = connect_shared(0, 2, &GEOMETRY, segments).expect("connected");
         for [place, word @ ..] in bytes.as_chunks::<9>().0 {
             memory.write(usize::from(*place), u64::from_le_bytes(*word));
-            recv_and_send(&mut own);
+            recv_and_send(&mut connected);
         }
     });
 }
 
 /// Reads all control messages and messages, and sends. A link that fails is not used again.
-fn recv_and_send(own: &mut Connected) {
-    while let Some(note) = own.mailboxes.read(1) {
+fn recv_and_send(connected: &mut Connected) {
+    while let Some(note) = connected.mailboxes.read(1) {
         assert!(note.len() <= MAX_CONTROL_MSG_BYTES);
     }
-    let Some(link) = &mut own.links[1] else { return };
+    let Some(link) = &mut connected.links[1] else { return };
     if (0..GEOMETRY.lanes).any(|lane| exchange(link.as_mut(), lane).is_err()) {
-        own.links[1] = None;
+        connected.links[1] = None;
     }
 }
 

@@ -123,11 +123,11 @@ impl SymmetricHeap {
         let keeps_file = self.has_private_pages.load(Ordering::Relaxed);
         self.segment.discard(self.base + begin, end - begin, keeps_file);
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((&before, &room)) = free.range(..begin).next_back()
-            && before + room == begin
+        if let Some((&previous, &room)) = free.range(..begin).next_back()
+            && previous + room == begin
         {
-            free.remove(&before);
-            begin = before;
+            free.remove(&previous);
+            begin = previous;
         }
         if let Some(room) = free.remove(&end) {
             end += room;
@@ -229,13 +229,15 @@ mod tests {
         assert!(large.as_slice::<u64>().iter().all(|&word| word == 0));
         large.as_mut_slice::<u8>().fill(7);
         assert_eq!(heap.alloc(1 << 20).unwrap().offset, PAGE_BYTES);
-        let rest = heap.alloc(5 << 20).expect("what fits nowhere else begins on any page");
-        assert!(!(heap.base + rest.offset).is_multiple_of(HUGE_PAGE_BYTES) && heap.alloc(2 << 20).is_err());
-        drop(rest);
+        let unaligned = heap.alloc(5 << 20).expect("what fits nowhere else begins on any page");
+        assert!(
+            !(heap.base + unaligned.offset).is_multiple_of(HUGE_PAGE_BYTES) && heap.alloc(2 << 20).is_err()
+        );
+        drop(unaligned);
         drop((small, large));
         assert_eq!(segment.resident_bytes(), 0);
-        let whole = heap.alloc((12 << 20) - HUGE_PAGE_BYTES).unwrap();
-        assert!(whole.as_slice::<u8>().iter().all(|&byte| byte == 0));
+        let largest = heap.alloc((12 << 20) - HUGE_PAGE_BYTES).unwrap();
+        assert!(largest.as_slice::<u8>().iter().all(|&byte| byte == 0));
     }
 
     #[test]

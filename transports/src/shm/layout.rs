@@ -198,11 +198,11 @@ impl Layout {
         }
     }
 
-    /// Returns the offset of the FIFO from rank `from` on `lane`, with its counter of consumed
+    /// Returns the offset of the FIFO from rank `sender` on `lane`, with its counter of consumed
     /// messages.
-    pub(super) fn ring(&self, from: usize, lane: usize) -> usize {
+    pub(super) fn ring(&self, sender: usize, lane: usize) -> usize {
         debug_assert!(lane < self.geometry.lanes);
-        self.rings + (from * self.geometry.lanes + lane) * self.ring_bytes
+        self.rings + (sender * self.geometry.lanes + lane) * self.ring_bytes
     }
 
     /// Returns the bytes of a FIFO.
@@ -267,9 +267,10 @@ fn place_eager_slots(ranks: usize, end: usize) -> Option<([SlotRow; SlotClass::A
             SlotClass::HalfPage => HALF_PAGE_SLOTS,
             _ => {
                 let fills_a_page = bytes >= HUGE_PAGE_BYTES;
-                let at = if fills_a_page { next.checked_next_multiple_of(HUGE_PAGE_BYTES)? } else { next };
-                next = at.checked_add(bytes)?;
-                at
+                let offset =
+                    if fills_a_page { next.checked_next_multiple_of(HUGE_PAGE_BYTES)? } else { next };
+                next = offset.checked_add(bytes)?;
+                offset
             }
         }
     }
@@ -372,8 +373,9 @@ mod tests {
                 parts.extend((0..PARITIES).map(|parity| (layout.signal(lane, parity), LINE_BYTES)));
                 parts.push((layout.completions(lane), LINE_BYTES));
             }
-            for (from, lane) in (0..ranks).flat_map(|from| (0..geometry.lanes).map(move |lane| (from, lane))) {
-                let ring = layout.ring(from, lane);
+            let lanes_of = |sender| (0..geometry.lanes).map(move |lane| (sender, lane));
+            for (sender, lane) in (0..ranks).flat_map(lanes_of) {
+                let ring = layout.ring(sender, lane);
                 parts.push((ring, LINE_BYTES));
                 for number in 0..geometry.slots as u64 {
                     parts.push((ring + layout.slot(number), SLOT_HEADER_BYTES + geometry.slot_bytes));

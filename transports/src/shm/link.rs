@@ -28,9 +28,9 @@ struct ShmRing {
 unsafe impl Send for ShmRing {}
 
 impl ShmRing {
-    fn new(segment: &Arc<Segment>, layout: &Layout, from: usize, lane: usize) -> Self {
+    fn new(segment: &Arc<Segment>, layout: &Layout, sender: usize, lane: usize) -> Self {
         let bytes = layout.ring_bytes();
-        let base = NonNull::new(segment.at(layout.ring(from, lane), bytes)).expect("mapped memory");
+        let base = NonNull::new(segment.at(layout.ring(sender, lane), bytes)).expect("mapped memory");
         Self { _segment: Arc::clone(segment), layout: *layout, base, bytes }
     }
 
@@ -131,12 +131,20 @@ impl ShmLink {
         rank: usize,
         peer: usize,
         layout: &Layout,
-        own: &Arc<Segment>,
+        own_segment: &Arc<Segment>,
         theirs: &Arc<Segment>,
         sleepers: &Arc<Sleepers>,
     ) -> Self {
-        let (layout, own, theirs) = (*layout, Arc::clone(own), Arc::clone(theirs));
-        Self { rank, peer, layout, own, theirs, sleepers: Arc::clone(sleepers), lanes: Vec::new() }
+        let (layout, own_segment, theirs) = (*layout, Arc::clone(own_segment), Arc::clone(theirs));
+        Self {
+            rank,
+            peer,
+            layout,
+            own: own_segment,
+            theirs,
+            sleepers: Arc::clone(sleepers),
+            lanes: Vec::new(),
+        }
     }
 
     #[inline]
@@ -156,7 +164,7 @@ impl ShmLink {
     }
 
     fn make_lane(&self, lane: usize) -> Lane {
-        let ring = |segment, from| ShmRing::new(segment, &self.layout, from, lane);
+        let ring = |segment, sender| ShmRing::new(segment, &self.layout, sender, lane);
         Lane {
             outgoing: ring(&self.theirs, self.rank),
             sender: Sender::default(),
@@ -298,12 +306,13 @@ mod tests {
         let layout = Layout::new(2, &GEOMETRY).unwrap();
         let segments = [(); 2].map(|()| Arc::new(Segment::private(layout.bytes()).unwrap()));
         let link = |rank: usize| {
-            let (own, theirs) = (&segments[rank], &segments[1 - rank]);
-            let sleepers = Arc::new(Sleepers::new(rank, own, segments.iter().cloned().map(Some).collect()));
-            ShmLink::new(rank, 1 - rank, &layout, own, theirs, &sleepers)
+            let (own_segment, theirs) = (&segments[rank], &segments[1 - rank]);
+            let sleepers =
+                Arc::new(Sleepers::new(rank, own_segment, segments.iter().cloned().map(Some).collect()));
+            ShmLink::new(rank, 1 - rank, &layout, own_segment, theirs, &sleepers)
         };
-        let (near, far) = (link(0), link(1));
-        Pair { layout, segments, near, far }
+        let (local, remote) = (link(0), link(1));
+        Pair { layout, segments, near: local, far: remote }
     }
 
     fn send(link: &mut ShmLink, bytes: usize) -> Result<bool> {

@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn exit_is_reported_to_each_rank_once() {
-        let ((one, end), (two, other)) = (liveness_pipe().unwrap(), liveness_pipe().unwrap());
+        let ((first, end), (second, other)) = (liveness_pipe().unwrap(), liveness_pipe().unwrap());
         let ends = |end: &OwnedFd| Some(end.try_clone().unwrap());
         let mut watches = [0; 2].map(|_| LivenessMonitor::new(vec![None, ends(&end), ends(&other)]).unwrap());
         for watch in &mut watches {
@@ -107,11 +107,11 @@ mod tests {
                 exited
             })
         };
-        drop(one);
+        drop(first);
         for watch in &mut watches {
             assert_eq!((next(watch), watch.next_exited()), (Some(1), None));
         }
-        drop(two);
+        drop(second);
         assert_eq!(watches.each_mut().map(next), [Some(2); 2]);
     }
 

@@ -47,19 +47,19 @@ impl ControlMailboxes {
 
     /// Returns the memory that the mailboxes occupy.
     pub(crate) fn footprint(&self) -> Footprint {
-        let own = self.segments.get(self.rank).and_then(Option::as_ref);
+        let segment = self.segments.get(self.rank).and_then(Option::as_ref);
         Footprint {
             mapped: self.segments.iter().flatten().map(|segment| segment.mapped_bytes()).sum(),
-            resident: own.map_or(0, |own| own.resident_bytes()),
-            descriptors: usize::from(own.is_some_and(|own| own.fd().is_some())),
+            resident: segment.map_or(0, |segment| segment.resident_bytes()),
+            descriptors: usize::from(segment.is_some_and(|segment| segment.fd().is_some())),
             ..Footprint::default()
         }
     }
 
     /// Writes a message that all ranks can read.
     pub(crate) fn write(&mut self, message: &[u8]) {
-        if let Some(Some(own)) = self.segments.get(self.rank) {
-            seqlock::write(&ShmMailbox(own), self.written, message);
+        if let Some(Some(segment)) = self.segments.get(self.rank) {
+            seqlock::write(&ShmMailbox(segment), self.written, message);
             self.written += 1;
         }
     }

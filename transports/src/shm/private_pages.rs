@@ -117,13 +117,13 @@ mod tests {
     const NOTHING: Range<usize> = 0..0;
 
     fn segments() -> [Segment; 2] {
-        let own = Segment::create(PAGES * PAGE_BYTES).unwrap();
-        let peer = Segment::attach(own.duplicate_fd().unwrap(), PAGES * PAGE_BYTES).unwrap();
-        [own, peer]
+        let segment = Segment::create(PAGES * PAGE_BYTES).unwrap();
+        let peer = Segment::attach(segment.duplicate_fd().unwrap(), PAGES * PAGE_BYTES).unwrap();
+        [segment, peer]
     }
 
     fn words(segment: &Segment) -> Vec<u64> {
-        (0..PAGES * PAGE_BYTES).step_by(8).map(|at| segment.word(at).load(Relaxed)).collect()
+        (0..PAGES * PAGE_BYTES).step_by(8).map(|offset| segment.word(offset).load(Relaxed)).collect()
     }
 
     #[test]
@@ -139,23 +139,25 @@ mod tests {
     #[test]
     fn private_pages_keep_contents_and_late_stores_out() {
         for old_system in [false, true] {
-            let [own, peer] = segments();
-            (0..PAGES * PAGE_BYTES).step_by(8).for_each(|at| peer.word(at).store(at as u64, Relaxed));
+            let [segment, peer] = segments();
+            (0..PAGES * PAGE_BYTES)
+                .step_by(8)
+                .for_each(|offset| peer.word(offset).store(offset as u64, Relaxed));
             let parts = [PAGE_BYTES + 8..9 * PAGE_BYTES, 8 * PAGE_BYTES..20 * PAGE_BYTES - 16];
             match old_system {
-                false => make_private(&own, &parts).unwrap(),
+                false => make_private(&segment, &parts).unwrap(),
                 true => {
-                    let fd = own.fd().unwrap();
-                    map_privately(fd, &own, &whole_pages(&parts)).unwrap();
-                    parts.iter().for_each(|part| copy_page_by_page(fd, &own, part).unwrap());
+                    let fd = segment.fd().unwrap();
+                    map_privately(fd, &segment, &whole_pages(&parts)).unwrap();
+                    parts.iter().for_each(|part| copy_page_by_page(fd, &segment, part).unwrap());
                 }
             }
-            let before = words(&own);
-            assert!(before.iter().enumerate().all(|(index, &word)| word == 8 * index as u64));
-            (0..PAGES * PAGE_BYTES).step_by(8).for_each(|at| peer.word(at).store(u64::MAX, Relaxed));
-            for (index, (now, before)) in words(&own).into_iter().zip(before).enumerate() {
+            let expected = words(&segment);
+            assert!(expected.iter().enumerate().all(|(index, &word)| word == 8 * index as u64));
+            (0..PAGES * PAGE_BYTES).step_by(8).for_each(|offset| peer.word(offset).store(u64::MAX, Relaxed));
+            for (index, (now, expected)) in words(&segment).into_iter().zip(expected).enumerate() {
                 let is_private = (1..20).contains(&(8 * index / PAGE_BYTES));
-                assert_eq!(now, if is_private { before } else { u64::MAX }, "word {index}");
+                assert_eq!(now, if is_private { expected } else { u64::MAX }, "word {index}");
             }
         }
     }
@@ -163,22 +165,30 @@ mod tests {
     #[test]
     fn neighbors_on_a_page_lose_no_store() {
         for _ in 0..20 {
-            let [own, _peer] = segments();
+            let [segment, _peer] = segments();
             let done = AtomicBool::new(false);
             std::thread::scope(|scope| {
                 let counting = scope.spawn(|| {
                     let mut count = 0;
                     while !done.load(Relaxed) {
                         count += 1;
-                        [0, 2 * PAGE_BYTES - 8].iter().for_each(|&at| own.word(at).store(count, Relaxed));
-                        assert_eq!([0, 2 * PAGE_BYTES - 8].map(|at| own.word(at).load(Relaxed)), [count; 2]);
+                        [0, 2 * PAGE_BYTES - 8]
+                            .iter()
+                            .for_each(|&offset| segment.word(offset).store(count, Relaxed));
+                        assert_eq!(
+                            [0, 2 * PAGE_BYTES - 8].map(|offset| segment.word(offset).load(Relaxed)),
+                            [count; 2]
+                        );
                     }
                     count
                 });
-                make_private(&own, &[NOTHING, 8..2 * PAGE_BYTES - 8]).unwrap();
+                make_private(&segment, &[NOTHING, 8..2 * PAGE_BYTES - 8]).unwrap();
                 done.store(true, Relaxed);
                 let count = counting.join().unwrap();
-                assert_eq!([0, 2 * PAGE_BYTES - 8].map(|at| own.word(at).load(Relaxed)), [count; 2]);
+                assert_eq!(
+                    [0, 2 * PAGE_BYTES - 8].map(|offset| segment.word(offset).load(Relaxed)),
+                    [count; 2]
+                );
             });
         }
     }

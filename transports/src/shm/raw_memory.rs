@@ -42,9 +42,9 @@ impl RawMemory {
     /// Publishes a message with this header, most often as one of this rank.
     pub(crate) fn forge(&self, random: &mut Rng, lane: usize, header: Header) {
         let Self { rank, segments, layout } = self;
-        let from = if random.one_in(4) { random.below(segments.len()) } else { *rank };
+        let sender = if random.one_in(4) { random.below(segments.len()) } else { *rank };
         let segment = &segments[random.below(segments.len())];
-        let ring = layout.ring(from, lane);
+        let ring = layout.ring(sender, lane);
         let seq = |number: u64| segment.word(ring + layout.slot(number));
         let slots = 0..layout.geometry.slots as u64;
         let number = slots.map(|slot| seq(slot).load(Ordering::Acquire)).max().unwrap_or(0);

@@ -63,9 +63,9 @@ impl WakeWords for Sleepers {
 }
 
 impl Sleepers {
-    pub(super) fn new(rank: usize, own: &Arc<Segment>, segments: Vec<Option<Arc<Segment>>>) -> Self {
-        let own_requests = NonNull::from(own.word(Layout::requests()));
-        Self { rank, own: Arc::clone(own), own_requests, segments, in_vain: AtomicU32::new(0) }
+    pub(super) fn new(rank: usize, own_segment: &Arc<Segment>, segments: Vec<Option<Arc<Segment>>>) -> Self {
+        let own_requests = NonNull::from(own_segment.word(Layout::requests()));
+        Self { rank, own: Arc::clone(own_segment), own_requests, segments, in_vain: AtomicU32::new(0) }
     }
 
     /// Returns the memory of a rank. Callers name only ranks of this host.
@@ -290,8 +290,8 @@ mod tests {
         let layout = Layout::new(3, &GEOMETRY).unwrap();
         let segments: [_; 2] =
             std::array::from_fn(|_| Some(Arc::new(Segment::private(layout.bytes()).unwrap())));
-        let [one, two] = segments;
-        let here = || vec![one.clone(), two.clone(), None];
+        let [first, second] = segments;
+        let here = || vec![first.clone(), second.clone(), None];
         let sleeper = connect_shared(0, 3, &GEOMETRY, here()).unwrap();
         let mut publisher = connect_shared(1, 3, &GEOMETRY, here()).unwrap();
         for _ in 0..2 {
@@ -315,17 +315,17 @@ mod tests {
         const TURNS: u64 = 20_000;
         let [first, second] = ranks();
         let play = |mut rank: Connected| {
-            let own = rank.sleepers.rank;
+            let own_rank = rank.sleepers.rank;
             let mut slept = 0;
-            for turn in (own as u64..TURNS).step_by(2) {
+            for turn in (own_rank as u64..TURNS).step_by(2) {
                 loop {
                     let window = rank.window.as_mut().unwrap();
-                    if window.last_signal(1 - own, 0) >= turn {
+                    if window.last_signal(1 - own_rank, 0) >= turn {
                         window.signal(0, turn + 1);
                         break;
                     }
-                    let certain = request(&rank, 1 - own).unwrap();
-                    if rank.window.as_ref().unwrap().last_signal(1 - own, 0) < turn && certain {
+                    let certain = request(&rank, 1 - own_rank).unwrap();
+                    if rank.window.as_ref().unwrap().last_signal(1 - own_rank, 0) < turn && certain {
                         assert!(!rank.sleepers.sleep(Duration::from_millis(999)), "lost in turn {turn}");
                         slept += 1;
                     }

@@ -62,9 +62,9 @@ pub(crate) fn fall_asleep(words: &impl WakeWords, rank: usize) {
 ///
 /// After this call and before `rank` sleeps, the caller must check what `peer` has published.
 pub(crate) fn request(words: &impl WakeWords, rank: usize, peer: usize) -> bool {
-    let before = words.requests(peer).fetch_or(bit(rank) | REQUESTED, Ordering::SeqCst);
+    let requests = words.requests(peer).fetch_or(bit(rank) | REQUESTED, Ordering::SeqCst);
     fence(Ordering::SeqCst);
-    before & FENCED != 0
+    requests & FENCED != 0
 }
 
 /// Declares that `rank` is awake.

@@ -64,8 +64,8 @@ impl Window {
         sleepers: &Arc<Sleepers>,
     ) -> Self {
         let announcers = vec![SignalWriter::default(); layout.geometry.signal_lanes];
-        let own = Arc::clone(&segments[rank]);
-        let heap = Arc::new(SymmetricHeap::new(own, layout.heap(), layout.geometry.heap_bytes));
+        let segment = Arc::clone(&segments[rank]);
+        let heap = Arc::new(SymmetricHeap::new(segment, layout.heap(), layout.geometry.heap_bytes));
         let heaps = Arc::new(HeapGroup { rank, segments: segments.clone(), layout, heap });
         Self {
             rank,

@@ -76,17 +76,17 @@ impl Link for SimLink {
             return Ok(false);
         }
         let mut body = vec![0; bytes];
-        let mut rest = &mut body[..];
+        let mut remaining = &mut body[..];
         for part in parts {
-            let Some((place, behind)) = rest.split_at_mut_checked(part.len()) else {
+            let Some((place, tail)) = remaining.split_at_mut_checked(part.len()) else {
                 return Err(Error::InvalidUsage(format!(
                     "the parts of a message are longer than its {bytes} bytes"
                 )));
             };
             copy_to(Store::Cached, Target::from(place), part);
-            rest = behind;
+            remaining = tail;
         }
-        if !rest.is_empty() {
+        if !remaining.is_empty() {
             return Err(Error::InvalidUsage(format!(
                 "the parts of a message are shorter than its {bytes} bytes"
             )));

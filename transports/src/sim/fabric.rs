@@ -70,13 +70,20 @@ impl FabricState {
         self.hosts.iter().position(|&other| other == host)
     }
 
-    pub(super) fn queue(&mut self, from: usize, to: usize, lane: usize) -> &mut Queue {
+    pub(super) fn queue(&mut self, sender: usize, receiver: usize, lane: usize) -> &mut Queue {
         assert!(lane < self.lanes, "lane {lane} of {}", self.lanes);
-        &mut self.queues[(from * self.hosts.len() + to) * self.lanes + lane]
+        &mut self.queues[(sender * self.hosts.len() + receiver) * self.lanes + lane]
     }
 
-    pub(super) fn route(&self, kind: u64, group: u64, from: usize, to: usize, lane: usize) -> Route {
-        Route { kind, fabric: group, from, to, lane, hosts: (self.hosts[from], self.hosts[to]) }
+    pub(super) fn route(&self, kind: u64, group: u64, sender: usize, receiver: usize, lane: usize) -> Route {
+        Route {
+            kind,
+            fabric: group,
+            from: sender,
+            to: receiver,
+            lane,
+            hosts: (self.hosts[sender], self.hosts[receiver]),
+        }
     }
 }
 
@@ -108,8 +115,8 @@ impl NetworkState {
     }
 
     /// Returns true if another message fits on the lane.
-    pub(super) fn has_credit(&mut self, key: u64, from: usize, to: usize, lane: usize) -> bool {
-        self.fabric(key).queue(from, to, lane).free_slots > 0
+    pub(super) fn has_credit(&mut self, key: u64, sender: usize, receiver: usize, lane: usize) -> bool {
+        self.fabric(key).queue(sender, receiver, lane).free_slots > 0
     }
 
     pub(super) fn send(
@@ -133,35 +140,37 @@ impl NetworkState {
     pub(super) fn receive(
         &mut self,
         key: u64,
-        from: usize,
-        to: usize,
+        sender: usize,
+        receiver: usize,
         lane: usize,
     ) -> Option<(Header, Vec<u8>)> {
-        self.fabric(key).queue(from, to, lane).arrived.pop_front()
+        self.fabric(key).queue(sender, receiver, lane).arrived.pop_front()
     }
 
     /// Tells the sender that there is room for one more message.
-    pub(super) fn return_credit(&mut self, key: u64, from: usize, to: usize, lane: usize) {
+    pub(super) fn return_credit(&mut self, key: u64, sender: usize, receiver: usize, lane: usize) {
         let group = self.fabric(key);
         // The credit has a route of its own direction: from the receiver to the sender.
-        let way = group.route(CREDIT, key, to, from, lane);
-        let credits = group.queue(from, to, lane).credits;
+        let way = group.route(CREDIT, key, receiver, sender, lane);
+        let credits = group.queue(sender, receiver, lane).credits;
         let credits = self.enqueue(credits, way, Packet::Credit);
-        self.fabric(key).queue(from, to, lane).credits = credits;
+        self.fabric(key).queue(sender, receiver, lane).credits = credits;
     }
 
-    pub(super) fn post(&mut self, key: u64, from: usize, note: &[u8]) {
+    pub(super) fn post(&mut self, key: u64, sender: usize, note: &[u8]) {
         let group = self.fabric(key);
-        let (host, ends) = (group.hosts[from], group.endpoints[from].connections.clone());
+        let (host, ends) = (group.hosts[sender], group.endpoints[sender].connections.clone());
         if !self.is_dead(host) && note.len() <= MAX_CONTROL_MSG_BYTES {
-            for (to, _) in
-                ends.iter().enumerate().filter(|&(to, end)| to != from && *end == ConnectionState::Open)
+            for (receiver, _) in ends
+                .iter()
+                .enumerate()
+                .filter(|&(receiver, end)| receiver != sender && *end == ConnectionState::Open)
             {
                 self.send_control(
                     key,
-                    from,
-                    to,
-                    Packet::Event(PeerEvent::Message { from, bytes: note.to_vec() }),
+                    sender,
+                    receiver,
+                    Packet::Event(PeerEvent::Message { from: sender, bytes: note.to_vec() }),
                 );
             }
         }
@@ -211,12 +220,12 @@ impl NetworkState {
         self.send_stale_data(key, rank, peer);
     }
 
-    fn send_control(&mut self, key: u64, from: usize, to: usize, cargo: Packet) {
+    fn send_control(&mut self, key: u64, sender: usize, receiver: usize, cargo: Packet) {
         let group = self.fabric(key);
-        let way = group.route(CONTROL, key, from, to, 0);
-        let notes = group.endpoints[from].control_streams[to];
+        let way = group.route(CONTROL, key, sender, receiver, 0);
+        let notes = group.endpoints[sender].control_streams[receiver];
         let notes = self.enqueue(notes, way, cargo);
-        self.fabric(key).endpoints[from].control_streams[to] = notes;
+        self.fabric(key).endpoints[sender].control_streams[receiver] = notes;
     }
 }
 

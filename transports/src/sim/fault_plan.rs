@@ -144,7 +144,7 @@ impl FaultPlan {
     /// Returns the starts and ends of the partitions that stop a request or its answer between two
     /// ranks.
     pub fn partitions_between(&self, one: usize, other: usize) -> impl Iterator<Item = (Duration, Duration)> {
-        let between = move |fault: &Fault| match *fault {
+        let span = move |fault: &Fault| match *fault {
             Fault::Partition { from, to, at, duration: lasts, .. } => {
                 let hit =
                     from.contains(one) && to.contains(other) || from.contains(other) && to.contains(one);
@@ -152,36 +152,42 @@ impl FaultPlan {
             }
             _ => None,
         };
-        self.faults.iter().filter_map(between)
+        self.faults.iter().filter_map(span)
     }
 
     /// Returns the time since which no request between these two ranks is answered, or `None` if
     /// requests are answered. Partitions may follow each other without a gap.
-    pub(super) fn unanswered_since(&self, one: usize, other: usize, now: Duration) -> Option<Duration> {
-        let mut since = now;
-        while let Some((at, _)) =
-            self.partitions_between(one, other).find(|&(at, end)| at < since && since <= end)
+    pub(super) fn unanswered_since(&self, rank: usize, other: usize, now: Duration) -> Option<Duration> {
+        let mut earliest = now;
+        while let Some((start, _)) =
+            self.partitions_between(rank, other).find(|&(start, end)| start < earliest && earliest <= end)
         {
-            since = at;
+            earliest = start;
         }
-        (since < now).then_some(since)
+        (earliest < now).then_some(earliest)
     }
 
     /// Returns the factor by which the route between two ranks is slower than usual. All orders of
     /// magnitude are equally likely.
-    pub(super) fn slowdown(&self, from: usize, to: usize) -> u64 {
+    pub(super) fn slowdown(&self, sender: usize, receiver: usize) -> u64 {
         let scales = u64::from(self.max_slowdown.max(1).ilog2()) + 1;
-        let drawn = [SLOWDOWN_STREAM, from as u64, to as u64].into_iter().fold(self.seed, mix) % scales;
+        let drawn =
+            [SLOWDOWN_STREAM, sender as u64, receiver as u64].into_iter().fold(self.seed, mix) % scales;
         1 << drawn
     }
 
     /// Returns the time until which nothing passes from one rank to another, or `None` if packets
     /// pass at this time.
-    pub(super) fn partitioned_until(&self, from: usize, to: usize, now: Duration) -> Option<Duration> {
+    pub(super) fn partitioned_until(
+        &self,
+        sender: usize,
+        receiver: usize,
+        now: Duration,
+    ) -> Option<Duration> {
         let ends = |fault: &Fault| match fault {
-            Fault::Partition { from: one, to: other, both_ways, at, duration: lasts } => {
-                let hit = one.contains(from) && other.contains(to)
-                    || *both_ways && one.contains(to) && other.contains(from);
+            Fault::Partition { from, to, both_ways, at, duration: lasts } => {
+                let hit = from.contains(sender) && to.contains(receiver)
+                    || *both_ways && from.contains(receiver) && to.contains(sender);
                 let end = lasts.map_or(Duration::MAX, |lasts| at.saturating_add(lasts));
                 (hit && (*at..end).contains(&now)).then_some(end)
             }
@@ -209,17 +215,23 @@ impl Fault {
         // Most runs are over after a few milliseconds. Later times belong to recovery.
         let spans: [usize; 4] = [300, 3_000, 30_000, 2_000_000];
         let span = random.choose(&spans);
-        let at = Duration::from_micros(random.below(span) as u64);
+        let time = Duration::from_micros(random.below(span) as u64);
         let part = |random: &mut Rng| timeout * random.choose(&[1, 2, 4, 9, 14, 40]) / 10;
         match random.below(if only_deaths { 4 } else { 8 }) {
             0 | 1 => Self::Death { rank, at: Trigger::Deliveries(random.below(500) as u64), announced: true },
-            2 | 3 => Self::Death { rank, at: Trigger::Time(at), announced: true },
-            4 => Self::Death { rank, at: Trigger::Time(at), announced: false },
-            5 => Self::Stall { rank, from: at, duration: part(random) },
+            2 | 3 => Self::Death { rank, at: Trigger::Time(time), announced: true },
+            4 => Self::Death { rank, at: Trigger::Time(time), announced: false },
+            5 => Self::Stall { rank, from: time, duration: part(random) },
             way => {
-                let from = RankSet(1 << rank | random.next_u64() & random.next_u64());
+                let senders = RankSet(1 << rank | random.next_u64() & random.next_u64());
                 let lasts = random.one_in(2).then(|| part(random));
-                Self::Partition { from, to: RankSet(!from.0), both_ways: way == 6, at, duration: lasts }
+                Self::Partition {
+                    from: senders,
+                    to: RankSet(!senders.0),
+                    both_ways: way == 6,
+                    at: time,
+                    duration: lasts,
+                }
             }
         }
     }
@@ -227,10 +239,16 @@ impl Fault {
     /// A partition that ends when some kernels have given up their connections, and others have
     /// not.
     fn random_healing_partition(random: &mut Rng, ranks: usize, timeout: Duration) -> Self {
-        let from = RankSet(1 << random.below(ranks) | random.next_u64() & random.next_u64());
-        let at = Duration::from_micros(random.below(3_000) as u64);
+        let senders = RankSet(1 << random.below(ranks) | random.next_u64() & random.next_u64());
+        let time = Duration::from_micros(random.below(3_000) as u64);
         let lasts = Some(timeout * (100 + random.below(35) as u32) / 100);
-        Self::Partition { from, to: RankSet(!from.0), both_ways: random.one_in(2), at, duration: lasts }
+        Self::Partition {
+            from: senders,
+            to: RankSet(!senders.0),
+            both_ways: random.one_in(2),
+            at: time,
+            duration: lasts,
+        }
     }
 }
 

@@ -225,8 +225,8 @@ impl NetworkState {
     }
 
     /// Returns true if nothing passes from one host to another at this time.
-    pub(super) fn is_partitioned(&self, from: usize, to: usize) -> bool {
-        self.fault_plan.partitioned_until(from, to, self.now()).is_some()
+    pub(super) fn is_partitioned(&self, sender: usize, receiver: usize) -> bool {
+        self.fault_plan.partitioned_until(sender, receiver, self.now()).is_some()
     }
 
     /// Returns the number of a place at which `host` has not regrouped before.
@@ -250,13 +250,13 @@ impl NetworkState {
         let FaultPlan { seed, delay_min, delay_max, .. } = self.fault_plan;
         let least = as_nanos(delay_min).max(1);
         let spread = as_nanos(delay_max).saturating_sub(least) + 1;
-        let (from, to) = way.hosts;
+        let (sender, receiver) = way.hosts;
         let words = [way.kind, way.fabric, way.from as u64, way.to as u64, way.lane as u64, stream.sent];
         let delay = least + words.into_iter().fold(seed, mix) % spread;
-        let delay = delay * if from == to { 1 } else { self.fault_plan.slowdown(from, to) };
+        let delay = delay * if sender == receiver { 1 } else { self.fault_plan.slowdown(sender, receiver) };
         let mut time = (self.now + delay).max(stream.last_arrival);
         while time < NEVER
-            && let Some(end) = self.fault_plan.partitioned_until(from, to, Duration::from_nanos(time))
+            && let Some(end) = self.fault_plan.partitioned_until(sender, receiver, Duration::from_nanos(time))
         {
             time = as_nanos(end).saturating_add(delay);
         }

@@ -104,11 +104,13 @@ impl NetworkState {
     pub(super) fn on_join(&mut self, key: u64, rank: usize) -> bool {
         let meeting = self.regroups.get_mut(&key).expect("somebody set out for it");
         meeting.arrived[rank] = true;
-        let all: Option<Vec<usize>> = meeting.hosts.iter().copied().collect();
-        let Some(hosts) = all.filter(|_| !meeting.failed && !meeting.arrived.contains(&false)) else {
+        let arrived_hosts: Option<Vec<usize>> = meeting.hosts.iter().copied().collect();
+        let Some(hosts) = arrived_hosts.filter(|_| !meeting.failed && !meeting.arrived.contains(&false))
+        else {
             return false;
         };
-        let reaches = |from: &usize| hosts.iter().all(|&to| to == *from || !self.is_partitioned(*from, to));
+        let reaches =
+            |host: &usize| hosts.iter().all(|&other| other == *host || !self.is_partitioned(*host, other));
         if self.is_dead(hosts[0]) || self.fabrics.contains_key(&key) || !hosts.iter().all(reaches) {
             return false;
         }

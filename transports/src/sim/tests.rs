@@ -17,7 +17,7 @@ fn all_to_all(fabric: &mut Fabric, count: u64) -> Result<()> {
     let mut counts = vec![(0u64, 0u64); pairs.len()];
     let mut rounds = 0;
     while counts.iter().any(|&counted| counted != (count, count)) {
-        let before = counts.clone();
+        let earlier = counts.clone();
         for (&(peer, lane), (sent, received)) in pairs.iter().zip(&mut counts) {
             let link = fabric.links[peer].as_mut().unwrap();
             let body = [rank as u8, *sent as u8, lane as u8];
@@ -33,7 +33,7 @@ fn all_to_all(fabric: &mut Fabric, count: u64) -> Result<()> {
                 *received += 1;
             }
         }
-        rounds = if before == counts { rounds + 1 } else { 0 };
+        rounds = if earlier == counts { rounds + 1 } else { 0 };
         if fabric.wait.now() > Duration::from_secs(10) {
             return Err(Error::Timeout { what: "ten virtual seconds".to_owned() });
         }
@@ -146,9 +146,11 @@ fn stalled_rank_only_takes_longer() {
 
 #[test]
 fn death_fails_own_calls_and_is_announced_once() {
-    let at = Trigger::Time(Duration::from_micros(80));
-    let fault_plan =
-        FaultPlan { faults: vec![Fault::Death { rank: 2, at, announced: true }], ..FaultPlan::none(4) };
+    let trigger = Trigger::Time(Duration::from_micros(80));
+    let fault_plan = FaultPlan {
+        faults: vec![Fault::Death { rank: 2, at: trigger, announced: true }],
+        ..FaultPlan::none(4)
+    };
     let (results, ..) = run(3, fault_plan, |fabric| {
         if fabric.rank == 2 {
             return (
@@ -214,16 +216,16 @@ fn arrival_times_and_events(fault: Fault) -> (Vec<Duration>, Vec<PeerEvent>) {
 
 #[test]
 fn message_into_partition_arrives_after_it_or_never() {
-    let at = Duration::from_millis(1);
-    let cut = |(from, to), lasts| Fault::Partition {
-        from: RankSet(from),
-        to: RankSet(to),
+    let start = Duration::from_millis(1);
+    let cut = |(senders, receivers), lasts| Fault::Partition {
+        from: RankSet(senders),
+        to: RankSet(receivers),
         both_ways: false,
-        at,
+        at: start,
         duration: lasts,
     };
     let healed = arrival_times_and_events(cut((1, 2), Some(Duration::from_millis(8)))).0;
-    assert!(healed[0] < at && healed[1] > Duration::from_millis(9), "{healed:?}");
+    assert!(healed[0] < start && healed[1] > Duration::from_millis(9), "{healed:?}");
     assert_eq!(arrival_times_and_events(cut((1, 2), None)).0.len(), 1);
     assert_eq!(arrival_times_and_events(cut((2, 1), None)).0.len(), 2, "the other way is open");
 }
@@ -262,8 +264,9 @@ fn events_around_partition(
     (leaves, holds): (bool, bool),
 ) -> Vec<Vec<PeerEvent>> {
     let silence = Duration::from_millis(100);
-    let (at, lasts) = (Duration::from_millis(1), Some(silence * 115 / 100));
-    let cut = Fault::Partition { from: RankSet(1), to: RankSet(2), both_ways: true, at, duration: lasts };
+    let (start, lasts) = (Duration::from_millis(1), Some(silence * 115 / 100));
+    let cut =
+        Fault::Partition { from: RankSet(1), to: RankSet(2), both_ways: true, at: start, duration: lasts };
     let faults = [vec![cut], faults].concat();
     let fault_plan = FaultPlan { keepalive_timeout: Some(silence), faults, ..FaultPlan::none(seed) };
     let (results, ..) = run(2, fault_plan, |fabric| {
@@ -286,12 +289,16 @@ const WITHIN_PARTITION: Duration = Duration::from_millis(112);
 
 #[test]
 fn keepalive_reset_is_not_reported_as_exit() {
-    let all: Vec<_> = (0..40).map(|seed| events_around_partition(seed, Vec::new(), (false, false))).collect();
+    let outcomes: Vec<_> =
+        (0..40).map(|seed| events_around_partition(seed, Vec::new(), (false, false))).collect();
     let (silent, cut) =
-        (|from| vec![PeerEvent::Unreachable { from }], |from| vec![PeerEvent::Reset { from }]);
+        (|peer| vec![PeerEvent::Unreachable { from: peer }], |peer| vec![PeerEvent::Reset { from: peer }]);
     let possible = [[silent(1), silent(0)], [silent(1), cut(0)], [cut(1), silent(0)], [vec![], vec![]]];
-    assert!(all.iter().all(|news| possible.contains(&[news[0].clone(), news[1].clone()])), "{all:?}");
-    assert!(possible.iter().all(|one| all.contains(&one.to_vec())), "{all:?}");
+    assert!(
+        outcomes.iter().all(|news| possible.contains(&[news[0].clone(), news[1].clone()])),
+        "{outcomes:?}"
+    );
+    assert!(possible.iter().all(|events| outcomes.contains(&events.to_vec())), "{outcomes:?}");
 }
 
 #[test]

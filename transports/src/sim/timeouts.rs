@@ -29,11 +29,11 @@ impl NetworkState {
         let (hosts, now) = (self.fabric(key).hosts.clone(), self.now());
         for (rank, &host) in hosts.iter().enumerate() {
             for (peer, &other) in hosts.iter().enumerate().filter(|&(peer, _)| peer != rank) {
-                let cuts = self.fault_plan.partitions_between(host, other).map(|(at, _)| at);
-                let begin: Vec<Duration> = cuts.filter(|at| *at >= now).collect();
+                let cuts = self.fault_plan.partitions_between(host, other).map(|(start, _)| start);
+                let begin: Vec<Duration> = cuts.filter(|start| *start >= now).collect();
                 (0..)
                     .zip(begin)
-                    .for_each(|(index, at)| self.schedule_keepalive(key, (rank, peer), at, index));
+                    .for_each(|(index, start)| self.schedule_keepalive(key, (rank, peer), start, index));
                 if self.has_vanished(other) {
                     self.schedule_keepalive(key, (rank, peer), now, VANISHED_INDEX);
                 }
@@ -53,11 +53,11 @@ impl NetworkState {
 
     /// Schedules the check of `rank` at which `peer` has answered nothing for the keepalive timeout
     /// since then.
-    fn schedule_keepalive(&mut self, key: u64, (rank, peer): (usize, usize), since: Duration, index: u64) {
+    fn schedule_keepalive(&mut self, key: u64, (rank, peer): (usize, usize), start: Duration, index: u64) {
         let [host, other] = [rank, peer].map(|rank| self.fabric(key).hosts[rank]);
         if let Some(patience) = self.fault_plan.host_keepalive_timeout(host, other) {
             self.schedule_at(
-                since + patience,
+                start + patience,
                 Route::local(KEEPALIVE_TIMER, key, (peer, rank), host),
                 index,
                 Packet::KeepaliveTimer,
@@ -73,8 +73,8 @@ impl NetworkState {
             endpoint.is_closed() || endpoint.connections[peer] != ConnectionState::Open || self.is_dead(host);
         let (silence, now) = (self.fault_plan.keepalive_timeout.unwrap_or(Duration::MAX), self.now());
         let vanished = self.died_at(other).filter(|_| !self.is_known_dead(other));
-        let since = self.fault_plan.unanswered_since(host, other, now).into_iter().chain(vanished).min();
-        if is_over || since.is_none_or(|since| now < since.saturating_add(silence)) {
+        let start = self.fault_plan.unanswered_since(host, other, now).into_iter().chain(vanished).min();
+        if is_over || start.is_none_or(|start| now < start.saturating_add(silence)) {
             return false;
         }
         self.fabric(key).endpoints[rank].connections[peer] = ConnectionState::Closed;
@@ -149,12 +149,9 @@ impl NetworkState {
         let was_probing = endpoint.connections[peer] == ConnectionState::Probing;
         if was_probing {
             endpoint.connections[peer] = ConnectionState::Closed;
-            let from = peer;
-            endpoint.events.push_back(if ended {
-                PeerEvent::Exited { from }
-            } else {
-                PeerEvent::Reset { from }
-            });
+            let event =
+                if ended { PeerEvent::Exited { from: peer } } else { PeerEvent::Reset { from: peer } };
+            endpoint.events.push_back(event);
         }
         was_probing
     }

@@ -32,13 +32,13 @@ pub(crate) fn runnable_threads(text: &str) -> Option<u32> {
 pub fn pin_near(node: usize) {
     let file = format!("/sys/devices/system/node/node{node}/cpulist");
     let there = std::fs::read_to_string(Path::new(&file)).unwrap_or_default();
-    let (allowed, mut near, mut any) = (available_cpus(), CpuSet::new(), false);
+    let (allowed, mut cores, mut any) = (available_cpus(), CpuSet::new(), false);
     for core in parse_cpu_list(&there).filter(|core| allowed.contains(core)) {
-        near.set(core);
+        cores.set(core);
         any = true;
     }
     if any {
-        let _ = sched_setaffinity(None, &near);
+        let _ = sched_setaffinity(None, &cores);
     }
 }
 
@@ -74,14 +74,14 @@ mod tests {
     #[test]
     fn pinning_keeps_thread_on_allowed_cpus() {
         std::thread::spawn(|| {
-            let mut one = CpuSet::new();
-            one.set(available_cpus()[0]);
-            sched_setaffinity(None, &one).unwrap();
-            let before = available_cpus();
+            let mut set = CpuSet::new();
+            set.set(available_cpus()[0]);
+            sched_setaffinity(None, &set).unwrap();
+            let allowed = available_cpus();
             // Cores of a node, and of a node that does not exist.
             for node in [0, 99_999] {
                 pin_near(node);
-                assert_eq!(available_cpus(), before);
+                assert_eq!(available_cpus(), allowed);
             }
         })
         .join()

@@ -50,11 +50,11 @@ impl LazyPart {
     pub(super) fn at(&self, offset: usize, bytes: usize) -> Option<*mut u8> {
         let base = self.base.load(Ordering::Acquire);
         // An empty range at the end of a part belongs to the next one.
-        let inside = self.range.contains(&offset)
+        let is_inside = self.range.contains(&offset)
             && offset.checked_add(bytes).is_some_and(|end| end <= self.range.end)
             && !base.is_null();
         // In bounds of the mapping by the condition.
-        inside.then(|| base.wrapping_add(offset - self.range.start))
+        is_inside.then(|| base.wrapping_add(offset - self.range.start))
     }
 
     /// Keeps the part within reach without `fd`, through one mapped page of it.
@@ -152,10 +152,10 @@ fn reserve_address_space(bytes: usize) -> rustix::io::Result<*mut c_void> {
     let bytes = bytes.max(1).next_multiple_of(rustix::param::page_size());
     let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
     // SAFETY: a fresh mapping at an address of the kernel's choice overlaps nothing.
-    let whole = unsafe { mmap_anonymous(null_mut(), bytes + HUGE_PAGE_BYTES, ProtFlags::empty(), flags)? };
-    let before = whole.addr().next_multiple_of(HUGE_PAGE_BYTES) - whole.addr();
-    let begin = whole.wrapping_byte_add(before);
-    for (part, bytes) in [(whole, before), (begin.wrapping_byte_add(bytes), HUGE_PAGE_BYTES - before)] {
+    let mapping = unsafe { mmap_anonymous(null_mut(), bytes + HUGE_PAGE_BYTES, ProtFlags::empty(), flags)? };
+    let head = mapping.addr().next_multiple_of(HUGE_PAGE_BYTES) - mapping.addr();
+    let begin = mapping.wrapping_byte_add(head);
+    for (part, bytes) in [(mapping, head), (begin.wrapping_byte_add(bytes), HUGE_PAGE_BYTES - head)] {
         if bytes > 0 {
             // SAFETY: part of the mapping above, which nobody else knows; whole pages.
             unsafe { munmap(part, bytes)? };
@@ -196,16 +196,19 @@ mod tests {
 
     #[test]
     fn parts_stay_reachable_without_descriptor() {
-        let own = Segment::create_parts(&extents()).unwrap();
-        let mut peer = Segment::attach_parts(own.duplicate_fd().unwrap(), &extents()).unwrap();
+        let segment = Segment::create_parts(&extents()).unwrap();
+        let mut peer = Segment::attach_parts(segment.duplicate_fd().unwrap(), &extents()).unwrap();
         peer.close_fd().unwrap();
         assert!(peer.fd().is_none() && peer.mapped_bytes() == 8192);
         for offset in [0, BULK, HEAP - 8, HEAP, HEAP + (64 << 20) - 8] {
-            own.word(offset).store(offset as u64 + 1, Relaxed);
+            segment.word(offset).store(offset as u64 + 1, Relaxed);
             assert_eq!(peer.word(offset).load(Relaxed), offset as u64 + 1, "{offset}");
         }
-        assert_eq!([peer.at(BULK, 1), peer.at(HEAP, 1)].map(|at| at.addr() % HUGE_PAGE_BYTES), [0, 0]);
-        drop(own);
+        assert_eq!(
+            [peer.at(BULK, 1), peer.at(HEAP, 1)].map(|address| address.addr() % HUGE_PAGE_BYTES),
+            [0, 0]
+        );
+        drop(segment);
         assert_eq!(peer.word(HEAP).load(Relaxed), HEAP as u64 + 1);
     }
 
@@ -222,17 +225,17 @@ mod tests {
 
     #[test]
     fn forked_child_has_no_shared_heap() {
-        let own = Segment::create_parts(&extents()).unwrap();
-        let mut peer = Segment::attach_parts(own.duplicate_fd().unwrap(), &extents()).unwrap();
+        let segment = Segment::create_parts(&extents()).unwrap();
+        let mut peer = Segment::attach_parts(segment.duplicate_fd().unwrap(), &extents()).unwrap();
         peer.close_fd().unwrap();
-        let heaps = [&own, &peer].map(|segment| segment.at(HEAP, 8).addr());
-        own.word(HEAP).store(7, Relaxed);
+        let heaps = [&segment, &peer].map(|segment| segment.at(HEAP, 8).addr());
+        segment.word(HEAP).store(7, Relaxed);
         let access = || heaps.map(access_in_maps).join(" ");
         assert_eq!(access(), "rw-s rw-s");
         assert_eq!(run_in_forked_child(access).unwrap(), "---p ---p");
-        assert_eq!((own.word(HEAP).load(Relaxed), peer.word(HEAP).load(Relaxed)), (7, 7));
+        assert_eq!((segment.word(HEAP).load(Relaxed), peer.word(HEAP).load(Relaxed)), (7, 7));
         // Later children leave memory alone that their parent has unmapped.
-        drop((own, peer));
+        drop((segment, peer));
         assert_eq!(run_in_forked_child(|| "it lives".to_owned()).unwrap(), "it lives");
     }
 

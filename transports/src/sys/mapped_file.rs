@@ -76,11 +76,11 @@ mod tests {
         let path = file("ranges", b"0123456789");
         let mapped = MappedFile::open(&path).unwrap();
         remove_file(&path).unwrap();
-        let mut into = [0; 4];
-        mapped.read_at(6, &mut into).unwrap();
-        assert_eq!((&into, mapped.bytes()), (b"6789", 10));
-        assert_eq!(mapped.read_at(7, &mut into).unwrap_err().to_string(), "4 bytes at 7 of a file of 10");
-        assert!(mapped.read_at(usize::MAX, &mut into).is_err());
+        let mut bytes = [0; 4];
+        mapped.read_at(6, &mut bytes).unwrap();
+        assert_eq!((&bytes, mapped.bytes()), (b"6789", 10));
+        assert_eq!(mapped.read_at(7, &mut bytes).unwrap_err().to_string(), "4 bytes at 7 of a file of 10");
+        assert!(mapped.read_at(usize::MAX, &mut bytes).is_err());
     }
 
     #[test]
@@ -99,9 +99,9 @@ mod tests {
         let mapped = MappedFile::open(&path).unwrap();
         OpenOptions::new().write(true).open(&path).unwrap().set_len(100).unwrap();
         remove_file(&path).unwrap();
-        let mut into = [0; 100];
-        mapped.read_at(0, &mut into).unwrap();
-        assert!(mapped.read_at(19_000, &mut into).is_err());
+        let mut bytes = [0; 100];
+        mapped.read_at(0, &mut bytes).unwrap();
+        assert!(mapped.read_at(19_000, &mut bytes).is_err());
     }
 
     #[test]

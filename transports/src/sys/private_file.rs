@@ -118,8 +118,8 @@ fn read(file: File, is_owner: impl Fn(u32) -> Result<bool>, forbidden: u32) -> R
 /// access.
 fn check_access(found: &Metadata, is_owner: impl Fn(u32) -> Result<bool>, forbidden: u32) -> Result<()> {
     if !is_owner(found.uid())? {
-        let own = user::own();
-        return Err(refused(format!("it belongs to user {} and this process to user {own}", found.uid())));
+        let user = user::own();
+        return Err(refused(format!("it belongs to user {} and this process to user {user}", found.uid())));
     }
     if found.mode() & forbidden != 0 {
         let (mode, right) = (found.mode() & 0o777, if found.is_dir() { "700" } else { "600" });
@@ -179,7 +179,7 @@ mod tests {
         let folder = Folder::new("private-modes");
         let path = folder.0.join("file");
         create_new(&path).unwrap().write_all(b"text").unwrap();
-        for (mode, own, secret) in [
+        for (mode, as_own, secret) in [
             (0o600, true, true),
             (0o400, true, true),
             (0o640, false, true),
@@ -190,7 +190,7 @@ mod tests {
             set_permissions(&path, Permissions::from_mode(mode)).unwrap();
             let refusal = |read: Result<String>| read.err().map(|error| error.to_string());
             for (refusal, accepted) in
-                [(refusal(read_own(&path)), own), (refusal(read_secret(&path)), secret)]
+                [(refusal(read_own(&path)), as_own), (refusal(read_secret(&path)), secret)]
             {
                 assert_eq!(refusal.is_none(), accepted, "{mode:o}: {refusal:?}");
                 assert!(refusal.is_none_or(|why| why.contains(&format!("mode {mode:o}"))));
@@ -201,13 +201,13 @@ mod tests {
     #[test]
     fn links_pipes_devices_and_long_files_are_refused() {
         let folder = Folder::new("private-kinds");
-        let at = |name: &str| folder.0.join(name);
-        create_new(&at("file")).unwrap();
-        symlink(at("file"), at("link")).unwrap();
-        symlink("/dev/zero", at("endless")).unwrap();
+        let path = |name: &str| folder.0.join(name);
+        create_new(&path("file")).unwrap();
+        symlink(path("file"), path("link")).unwrap();
+        symlink("/dev/zero", path("endless")).unwrap();
         let (pipe, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::from_raw_mode(0o600));
-        rustix::fs::mknodat(rustix::fs::CWD, at("pipe"), pipe, mode, 0).unwrap();
-        create_new(&at("long")).unwrap().set_len(BYTES_MAX + 1).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, path("pipe"), pipe, mode, 0).unwrap();
+        create_new(&path("long")).unwrap().set_len(BYTES_MAX + 1).unwrap();
         for (name, why) in [
             ("link", "it is a link"),
             ("endless", "it is a link"),
@@ -215,14 +215,14 @@ mod tests {
             (".", "it is no ordinary file"),
             ("long", "more than 4096 bytes"),
         ] {
-            let error = read_own(&at(name)).unwrap_err();
+            let error = read_own(&path(name)).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::PermissionDenied, "{name}");
             assert!(error.to_string().contains(why), "{name}: {error}");
         }
-        assert_eq!(read_own(&at("missing")).unwrap_err().kind(), ErrorKind::NotFound);
-        assert_eq!(read_secret(&at("link")).unwrap(), "");
+        assert_eq!(read_own(&path("missing")).unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(read_secret(&path("link")).unwrap(), "");
         for name in ["endless", "pipe", "long"] {
-            assert_eq!(read_secret(&at(name)).unwrap_err().kind(), ErrorKind::PermissionDenied, "{name}");
+            assert_eq!(read_secret(&path(name)).unwrap_err().kind(), ErrorKind::PermissionDenied, "{name}");
         }
     }
 

@@ -36,13 +36,13 @@ mod tests {
 
     #[test]
     fn fd_limit_is_raised_and_never_lowered() {
-        let before = getrlimit(Resource::Nofile).current.expect("a limit");
-        assert!(raise_fd_limit(8) <= before as usize, "those that are open count");
-        assert_eq!(getrlimit(Resource::Nofile).current, Some(before));
+        let limit = getrlimit(Resource::Nofile).current.expect("a limit");
+        assert!(raise_fd_limit(8) <= limit as usize, "those that are open count");
+        assert_eq!(getrlimit(Resource::Nofile).current, Some(limit));
         let maximum = getrlimit(Resource::Nofile).maximum;
-        setrlimit(Resource::Nofile, Rlimit { current: Some(before - 1), maximum }).unwrap();
-        raise_fd_limit(before as usize);
+        setrlimit(Resource::Nofile, Rlimit { current: Some(limit - 1), maximum }).unwrap();
+        raise_fd_limit(limit as usize);
         let raised = getrlimit(Resource::Nofile).current;
-        assert!(raised >= Some(before) && (maximum.is_none() || raised <= maximum), "{raised:?}");
+        assert!(raised >= Some(limit) && (maximum.is_none() || raised <= maximum), "{raised:?}");
     }
 }

@@ -291,12 +291,12 @@ impl Segment {
     /// takes a fraction of the time. If the system has no huge pages, or if its cores are busy,
     /// small ones come on first touch, as in memory of one process.
     pub(crate) fn collapse_huge_pages(&self, offset: usize, bytes: usize) {
-        let inside =
+        let range =
             offset.next_multiple_of(HUGE_PAGE_BYTES)..(offset + bytes) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
         if let Some(fd) = &self.fd
-            && !inside.is_empty()
+            && !range.is_empty()
         {
-            collapse(fd, self.at(inside.start, inside.len()), inside);
+            collapse(fd, self.at(range.start, range.len()), range);
         }
     }
 
@@ -386,12 +386,12 @@ mod tests {
 
     #[test]
     fn mappings_share_zeroed_memory() {
-        let own = Segment::create(3 * 4096).unwrap();
-        let peers = Segment::attach(duplicate(&own), 3 * 4096).unwrap();
+        let segment = Segment::create(3 * 4096).unwrap();
+        let peers = Segment::attach(duplicate(&segment), 3 * 4096).unwrap();
         assert_eq!(peers.word(8192).load(Ordering::Relaxed), 0);
-        own.word(8192).store(7, Ordering::Relaxed);
+        segment.word(8192).store(7, Ordering::Relaxed);
         assert_eq!(peers.word(8192).load(Ordering::Relaxed), 7);
-        drop(own);
+        drop(segment);
         assert_eq!(peers.word(8192).load(Ordering::Relaxed), 7);
     }
 
@@ -410,34 +410,34 @@ mod tests {
 
     #[test]
     fn created_segment_is_sealed() {
-        let own = Segment::create(8192).unwrap();
+        let segment = Segment::create(8192).unwrap();
         for bytes in [0, 4096, 8191, 8193, 16384] {
-            assert!(Segment::attach(duplicate(&own), bytes).is_err(), "{bytes}");
+            assert!(Segment::attach(duplicate(&segment), bytes).is_err(), "{bytes}");
         }
-        assert!(ftruncate(own.fd().unwrap(), 4096).is_err());
-        assert!(ftruncate(own.fd().unwrap(), 16384).is_err());
+        assert!(ftruncate(segment.fd().unwrap(), 4096).is_err());
+        assert!(ftruncate(segment.fd().unwrap(), 16384).is_err());
     }
 
     #[test]
     fn resident_pages_count_all_writers() {
-        let own = Segment::create(64 << 20).unwrap();
-        let peers = Segment::attach(duplicate(&own), 64 << 20).unwrap();
-        assert_eq!(own.resident_bytes(), 0);
+        let segment = Segment::create(64 << 20).unwrap();
+        let peers = Segment::attach(duplicate(&segment), 64 << 20).unwrap();
+        assert_eq!(segment.resident_bytes(), 0);
         peers.word(40 << 20).store(1, Ordering::Relaxed);
-        let one = own.resident_bytes();
-        assert!(one > 0 && one <= HUGE_PAGE_BYTES, "{one}");
-        own.word(0).store(1, Ordering::Relaxed);
-        assert_eq!(own.resident_bytes(), 2 * one);
+        let page_bytes = segment.resident_bytes();
+        assert!(page_bytes > 0 && page_bytes <= HUGE_PAGE_BYTES, "{page_bytes}");
+        segment.word(0).store(1, Ordering::Relaxed);
+        assert_eq!(segment.resident_bytes(), 2 * page_bytes);
         assert_eq!(Segment::private(64 << 20).unwrap().resident_bytes(), 0);
     }
 
     #[test]
     fn collapsed_huge_pages_are_zeroed() {
-        let own = Segment::create(16 << 20).unwrap();
-        let peers = Segment::attach(duplicate(&own), 16 << 20).unwrap();
-        assert_eq!([own.at(0, 0), peers.at(0, 0)].map(|base| base.addr() % HUGE_PAGE_BYTES), [0, 0]);
-        own.collapse_huge_pages((1 << 20) + 4096, 6 << 20);
-        let made = own.resident_bytes();
+        let segment = Segment::create(16 << 20).unwrap();
+        let peers = Segment::attach(duplicate(&segment), 16 << 20).unwrap();
+        assert_eq!([segment.at(0, 0), peers.at(0, 0)].map(|base| base.addr() % HUGE_PAGE_BYTES), [0, 0]);
+        segment.collapse_huge_pages((1 << 20) + 4096, 6 << 20);
+        let made = segment.resident_bytes();
         // Nothing is made while the cores are busy.
         assert!(
             made == 0 || (2 * PAGE_BYTES..=4 << 20).contains(&made),
@@ -445,19 +445,23 @@ mod tests {
         );
         for offset in (0..16 << 20).step_by(PAGE_BYTES) {
             assert_eq!(peers.word(offset).load(Ordering::Relaxed), 0);
-            own.word(offset).store(offset as u64, Ordering::Relaxed);
+            segment.word(offset).store(offset as u64, Ordering::Relaxed);
         }
         assert!(
-            (0..16 << 20).step_by(PAGE_BYTES).all(|at| peers.word(at).load(Ordering::Relaxed) == at as u64)
+            (0..16 << 20)
+                .step_by(PAGE_BYTES)
+                .all(|offset| peers.word(offset).load(Ordering::Relaxed) == offset as u64)
         );
-        assert_eq!(own.resident_bytes(), 16 << 20);
+        assert_eq!(segment.resident_bytes(), 16 << 20);
         // A late collapse changes the contents for no process.
         peers.collapse_huge_pages(0, 16 << 20);
         assert!(
-            (0..16 << 20).step_by(PAGE_BYTES).all(|at| own.word(at).load(Ordering::Relaxed) == at as u64)
+            (0..16 << 20)
+                .step_by(PAGE_BYTES)
+                .all(|offset| segment.word(offset).load(Ordering::Relaxed) == offset as u64)
         );
-        own.discard(0, 16 << 20, false);
-        assert_eq!((own.resident_bytes(), peers.word(4 << 20).load(Ordering::Relaxed)), (0, 0));
+        segment.discard(0, 16 << 20, false);
+        assert_eq!((segment.resident_bytes(), peers.word(4 << 20).load(Ordering::Relaxed)), (0, 0));
     }
 
     #[test]
@@ -466,13 +470,13 @@ mod tests {
             let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
             pages.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
         };
-        let before = resident();
+        let start = resident();
         let bytes = 64 << 30;
         let segments = [Segment::private(bytes).unwrap(), Segment::create(bytes).unwrap()];
         for segment in &segments {
             segment.word(bytes - 8).store(1, Ordering::Relaxed);
         }
-        assert!(resident() < before + (256 << 20));
+        assert!(resident() < start + (256 << 20));
     }
 
     #[test]

@@ -22,9 +22,9 @@ impl<T: Sync + 'static> SlotList<T> {
 
     /// Returns the values of all slots.
     pub(super) fn values(&self) -> impl Iterator<Item = &'static T> {
-        let next = |at: *mut Slot<T>| -> Option<&'static Slot<T>> {
+        let next = |pointer: *mut Slot<T>| -> Option<&'static Slot<T>> {
             // SAFETY: the list has null or slots that live forever.
-            unsafe { at.as_ref() }
+            unsafe { pointer.as_ref() }
         };
         let slots =
             std::iter::successors(next(self.first.load(Ordering::Acquire)), move |slot| next(slot.next));

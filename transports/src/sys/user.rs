@@ -74,8 +74,8 @@ mod tests {
 
     #[test]
     fn another_user_is_not_the_own_one() {
-        let own = own();
-        assert_eq!(is_own(own).unwrap(), own_is_distinct().unwrap());
-        assert!(!is_own(own + 1).unwrap());
+        let uid = own();
+        assert_eq!(is_own(uid).unwrap(), own_is_distinct().unwrap());
+        assert!(!is_own(uid + 1).unwrap());
     }
 }

@@ -36,7 +36,7 @@ impl Connection {
         stream.enable_read_ahead();
         let ahead = vec![0; READ_AHEAD_BYTES].into_boxed_slice();
         let waiting = Vec::with_capacity(QUEUE_BYTES);
-        let (reach, whole) = (READ_AHEAD_BYTES, Vec::with_capacity(COALESCE_BYTES));
+        let (reach, coalesced) = (READ_AHEAD_BYTES, Vec::with_capacity(COALESCE_BYTES));
         Ok(Self {
             _close_on_fork: CloseOnFork::new(stream.as_fd()),
             stream,
@@ -45,7 +45,7 @@ impl Connection {
             end: 0,
             read_ahead_bytes: reach,
             queued: waiting,
-            coalesced: whole,
+            coalesced,
             closed_at: None,
             tampered: false,
         })
@@ -75,7 +75,7 @@ impl Connection {
 
     /// Returns the time since the connection ended, if it has ended.
     pub(super) fn closed_for(&self) -> Option<Duration> {
-        self.closed_at.map(|since| since.elapsed())
+        self.closed_at.map(|closed_at| closed_at.elapsed())
     }
 
     /// Returns the header of the next frame, once all of it has arrived.
@@ -188,10 +188,10 @@ impl Connection {
     }
 
     fn fill_read_ahead(&mut self, bytes: usize) -> usize {
-        let until =
+        let end =
             if self.stream.record_layer().is_some() { self.start + HEADER_BYTES } else { self.end + bytes };
-        let until = until.min(self.read_ahead.len());
-        let read = self.stream.read(&mut self.read_ahead[self.end..until]);
+        let end = end.min(self.read_ahead.len());
+        let read = self.stream.read(&mut self.read_ahead[self.end..end]);
         let count = self.on_read(read);
         self.end += count;
         count

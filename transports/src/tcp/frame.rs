@@ -64,9 +64,9 @@ mod tests {
         }
 
         #[test]
-        fn invalid_bytes_are_rejected(kind: u8, rest: [u8; HEADER_BYTES - 1]) {
+        fn invalid_bytes_are_rejected(kind: u8, body: [u8; HEADER_BYTES - 1]) {
             let mut bytes = [kind; HEADER_BYTES];
-            bytes[1..].copy_from_slice(&rest);
+            bytes[1..].copy_from_slice(&body);
             prop_assert_eq!(Frame::decode(&bytes).is_some(), kind == MESSAGE || kind == CREDIT);
         }
     }

@@ -127,8 +127,8 @@ impl TcpLink {
         (lane + lane / 2) % self.sockets.len()
     }
 
-    /// Reads frames until nothing is left, or until `until` is reached.
-    fn read_frames(&mut self, socket: usize, until: ReadGoal) -> Result<()> {
+    /// Reads frames until nothing is left, or until `goal` is reached.
+    fn read_frames(&mut self, socket: usize, goal: ReadGoal) -> Result<()> {
         self.sockets[socket].polled = true;
         loop {
             let Socket { connection, incoming, .. } = &mut self.sockets[socket];
@@ -139,7 +139,7 @@ impl TcpLink {
                 },
                 Some(incoming) => {
                     let lane = &mut self.lanes[incoming.lane];
-                    let wanted = until == ReadGoal::Header(incoming.lane) && lane.front().is_none();
+                    let wanted = goal == ReadGoal::Header(incoming.lane) && lane.front().is_none();
                     if incoming.direct || wanted {
                         return Ok(());
                     }
@@ -149,7 +149,7 @@ impl TcpLink {
                         return Ok(());
                     }
                     lane.push(incoming.header, incoming.buffer);
-                    let wanted = until == ReadGoal::Message(incoming.lane);
+                    let wanted = goal == ReadGoal::Message(incoming.lane);
                     self.sockets[socket].incoming = None;
                     if wanted {
                         return Ok(());

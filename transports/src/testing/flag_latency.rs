@@ -58,14 +58,14 @@ impl FlagPage {
     /// often. Returns the time of one flag in one direction. Returns `None` if the other side does
     /// not come within a tenth of a second.
     pub fn run(&self, side: Side, turns: u64) -> Option<Duration> {
-        let own = self.0.word(offset(side));
-        let game = (own.load(Ordering::Relaxed) / RUN_STRIDE + 1) * RUN_STRIDE;
+        let flag = self.0.word(offset(side));
+        let game = (flag.load(Ordering::Relaxed) / RUN_STRIDE + 1) * RUN_STRIDE;
         let seconds = self.measure(side, game, turns);
         if seconds.is_none() {
             // Each side counts the runs, so that a failed run is not taken for the next. A side
             // that completes a run leaves its last flag raised, as the other side may not have seen
             // it yet.
-            own.store(game, Ordering::Relaxed);
+            flag.store(game, Ordering::Relaxed);
         }
         seconds
     }
@@ -78,14 +78,14 @@ impl FlagPage {
 
     fn exchange(&self, side: Side, turns: Range<u64>) -> Option<Duration> {
         let begun = Instant::now();
-        let own = self.0.word(offset(side));
+        let flag = self.0.word(offset(side));
         for turn in turns {
             if side == Side::Initiator {
-                own.store(turn, Ordering::Release);
+                flag.store(turn, Ordering::Release);
             }
             self.wait(side, turn, begun)?;
             if side == Side::Responder {
-                own.store(turn, Ordering::Release);
+                flag.store(turn, Ordering::Release);
             }
         }
         Some(begun.elapsed())

@@ -37,10 +37,10 @@ const GEOMETRY: Geometry =
 
 /// Returns a socket that has received `bytes`, and its other end.
 fn stream_with(bytes: &[u8]) -> (Stream, UnixStream) {
-    let (mut near, far) = UnixStream::pair().expect("a pair of sockets");
+    let (mut local, remote) = UnixStream::pair().expect("a pair of sockets");
     // A socket holds only so many bytes at once.
-    near.write_all(&bytes[..bytes.len().min(BYTES_MAX)]).expect("room");
-    (Stream::Unix(far), near)
+    local.write_all(&bytes[..bytes.len().min(BYTES_MAX)]).expect("room");
+    (Stream::Unix(remote), local)
 }
 
 const BYTES_MAX: usize = 64 << 10;
@@ -69,13 +69,13 @@ fn client_handshake(bytes: &[u8]) {
 /// Parses bytes as those of a data connection, half of which arrive later.
 fn frames(bytes: &[u8]) {
     let (soon, later) = bytes[..bytes.len().min(BYTES_MAX)].split_at(bytes.len().min(BYTES_MAX) / 2);
-    let (stream, near) = stream_with(soon);
+    let (stream, local) = stream_with(soon);
     let mut link = TcpLink::new(1, &GEOMETRY, vec![stream]).expect("a link");
     // Dropped before the link, which else waits until its peer has read all that was sent.
-    let mut near = near;
+    let mut local = local;
     let mut bodies = vec![Vec::new(); GEOMETRY.lanes];
     if recv_all(&mut link, &mut bodies).is_ok() {
-        near.write_all(later).and_then(|()| near.shutdown(Shutdown::Write)).expect("room");
+        local.write_all(later).and_then(|()| local.shutdown(Shutdown::Write)).expect("room");
         let _ = recv_all(&mut link, &mut bodies).and_then(|()| link.progress());
     }
 }
@@ -108,8 +108,8 @@ fn recv_one(link: &mut TcpLink, lane: usize, target: &mut Vec<u8>) -> Result<boo
 
 /// Parses bytes as those of a control connection.
 fn control(bytes: &[u8]) {
-    let (stream, near) = stream_with(bytes);
-    drop(near);
+    let (stream, local) = stream_with(bytes);
+    drop(local);
     let mut sockets = RemoteControl::new(vec![None, Some(stream)]).expect("sockets");
     for _ in 0..=bytes.len() + 2 {
         match sockets.poll() {
@@ -161,7 +161,7 @@ mod tests {
         ];
         let words = vec(prop_oneof![0u64..4, any::<u64>()], 0..60)
             .prop_map(|words| words.into_iter().flat_map(u64::to_le_bytes).collect::<Vec<u8>>());
-        (start, prop_oneof![noise, words]).prop_map(|(start, rest)| [start, rest].concat())
+        (start, prop_oneof![noise, words]).prop_map(|(start, tail)| [start, tail].concat())
     }
 
     proptest! {

@@ -27,10 +27,11 @@ impl Guarded {
     pub fn new(bytes: usize, at_end: bool, fill: u8) -> Self {
         // At least one byte beside the buffer holds the pattern.
         let room_bytes = (bytes + 1).next_multiple_of(PAGE_BYTES);
-        let all = room_bytes + 2 * PAGE_BYTES;
+        let mapped_bytes = room_bytes + 2 * PAGE_BYTES;
         // SAFETY: a new mapping, at an address that the system chooses.
-        let base =
-            unsafe { mmap_anonymous(std::ptr::null_mut(), all, ProtFlags::empty(), MapFlags::PRIVATE) };
+        let base = unsafe {
+            mmap_anonymous(std::ptr::null_mut(), mapped_bytes, ProtFlags::empty(), MapFlags::PRIVATE)
+        };
         let base = NonNull::new(base.expect("memory").cast::<u8>()).expect("a mapping");
         let flags = MprotectFlags::READ | MprotectFlags::WRITE;
         // SAFETY: the room lies inside the mapping that was just made.
@@ -66,8 +67,8 @@ impl Guarded {
     /// Panics if its length is no multiple of theirs.
     pub fn elements(&self) -> &[f32] {
         // SAFETY: all bytes are elements.
-        let (before, elements, after) = unsafe { self.bytes().align_to::<f32>() };
-        assert!(before.is_empty() && after.is_empty(), "whole elements");
+        let (head, elements, tail) = unsafe { self.bytes().align_to::<f32>() };
+        assert!(head.is_empty() && tail.is_empty(), "whole elements");
         elements
     }
 
@@ -77,15 +78,15 @@ impl Guarded {
     /// Panics if its length is no multiple of theirs.
     pub fn elements_mut(&mut self) -> &mut [f32] {
         // SAFETY: all bytes are elements, and all elements are bytes.
-        let (before, elements, after) = unsafe { self.bytes_mut().align_to_mut::<f32>() };
-        assert!(before.is_empty() && after.is_empty(), "whole elements");
+        let (head, elements, tail) = unsafe { self.bytes_mut().align_to_mut::<f32>() };
+        assert!(head.is_empty() && tail.is_empty(), "whole elements");
         elements
     }
 
     /// Returns true if nothing wrote into the room beside the buffer.
     pub fn is_intact(&self) -> bool {
-        let (before, after) = (&self.room()[..self.buffer.start], &self.room()[self.buffer.end..]);
-        before.iter().chain(after).all(|&byte| byte == PATTERN)
+        let (head, tail) = (&self.room()[..self.buffer.start], &self.room()[self.buffer.end..]);
+        head.iter().chain(tail).all(|&byte| byte == PATTERN)
     }
 
     fn room(&self) -> &[u8] {
@@ -124,8 +125,8 @@ mod tests {
             assert!(if at_end { buffer.end == room } else { buffer.start == 0 });
             guarded.bytes_mut().fill(9);
             assert!(guarded.is_intact());
-            let beside = if at_end { 0 } else { room - 1 };
-            guarded.room_mut()[beside] ^= 1;
+            let offset = if at_end { 0 } else { room - 1 };
+            guarded.room_mut()[offset] ^= 1;
             assert!(!guarded.is_intact());
         }
     }

@@ -1,6 +1,6 @@
 //! Test support: the conformance suite of transports, fuzz targets and their seeds, a peer that
-//! breaks the protocol, guarded memory, nested cargo, the Shuttle façade and the flag latency
-//! probe.
+//! breaks the protocol, guarded memory, kept warnings, nested cargo, the Shuttle façade and the
+//! flag latency probe.
 
 use std::time::Duration;
 
@@ -23,6 +23,8 @@ pub mod seeds;
 #[cfg(shuttle)]
 #[doc(hidden)]
 pub mod shuttle;
+#[doc(hidden)]
+pub mod warnings;
 
 /// Longer than anything takes that ends at all, on the busiest machine. Tests assert events; this
 /// limit only ends a test that hangs, or whose wait ended by [`NEVER`] and not by the event.

@@ -45,21 +45,21 @@ fn seeds(name: &str) -> Vec<Vec<u8>> {
 fn changed(seeds: &[Vec<u8>], random: &mut Rng) -> Vec<u8> {
     let mut bytes = seeds[random.below(seeds.len())].clone();
     for _ in 0..1 + random.below(4) {
-        let at = random.below(bytes.len() + 1);
-        let end = at + random.below((bytes.len() - at).min(SPAN_MAX) + 1);
+        let start = random.below(bytes.len() + 1);
+        let end = start + random.below((bytes.len() - start).min(SPAN_MAX) + 1);
         match random.below(6) {
-            0 => bytes[at..end].iter_mut().for_each(|byte| *byte = random.choose(&NOTABLE)),
-            1 => bytes[at..end].iter_mut().for_each(|byte| *byte ^= 1 << random.below(8)),
-            2 => drop(bytes.drain(at..end)),
-            3 => bytes.truncate(at),
+            0 => bytes[start..end].iter_mut().for_each(|byte| *byte = random.choose(&NOTABLE)),
+            1 => bytes[start..end].iter_mut().for_each(|byte| *byte ^= 1 << random.below(8)),
+            2 => drop(bytes.drain(start..end)),
+            3 => bytes.truncate(start),
             4 => {
-                let repeated = bytes[at..end].repeat(1 + random.below(REPEATS_MAX));
-                bytes.splice(at..at, repeated);
+                let repeated = bytes[start..end].repeat(1 + random.below(REPEATS_MAX));
+                bytes.splice(start..start, repeated);
             }
             _ => {
                 let other = &seeds[random.below(seeds.len())];
-                let from = random.below(other.len() + 1);
-                bytes.splice(at..end, other[from..].iter().copied());
+                let offset = random.below(other.len() + 1);
+                bytes.splice(start..end, other[offset..].iter().copied());
             }
         }
     }
@@ -82,11 +82,11 @@ mod tests {
     #[test]
     fn changed_seeds_differ_and_repeat_by_number() {
         let seeds = [b"a seed".to_vec(), b"another one".to_vec()];
-        let all: Vec<_> = (0..200).map(|number| changed(&seeds, &mut Rng::new(number, 0))).collect();
+        let first: Vec<_> = (0..200).map(|number| changed(&seeds, &mut Rng::new(number, 0))).collect();
         let again: Vec<_> = (0..200).map(|number| changed(&seeds, &mut Rng::new(number, 0))).collect();
-        assert_eq!(all, again);
-        let distinct: std::collections::HashSet<_> = all.iter().collect();
+        assert_eq!(first, again);
+        let distinct: std::collections::HashSet<_> = first.iter().collect();
         assert!(distinct.len() > 150, "{} of 200", distinct.len());
-        assert!(all.iter().filter(|bytes| !seeds.contains(bytes)).count() > 150);
+        assert!(first.iter().filter(|bytes| !seeds.contains(bytes)).count() > 150);
     }
 }

@@ -108,8 +108,7 @@ mod tests {
     use super::*;
 
     /// Records yields that began and took so many microseconds after a moment.
-    fn after(from: CpuContention, moment: Instant, yields: &[(u64, u64)]) -> CpuContention {
-        let mut contention = from;
+    fn after(mut contention: CpuContention, moment: Instant, yields: &[(u64, u64)]) -> CpuContention {
         for &(start, took) in yields {
             let [start, took] = [start, took].map(Duration::from_micros);
             contention.is_contended(moment + start);
@@ -121,7 +120,7 @@ mod tests {
     #[test]
     fn yield_duration_detects_sharing() {
         let now = Instant::now();
-        let learned = |from, yields: &[(u64, u64)]| after(from, now, yields).spin_rounds();
+        let learned = |start, yields: &[(u64, u64)]| after(start, now, yields).spin_rounds();
         let (alone, oversubscribed) = (CpuContention::new(false), CpuContention::new(true));
         assert_eq!(learned(alone, &[(0, 0), (1, 2), (3, 0)]), SPINS_ALONE, "one switch is no contention");
         assert_eq!(learned(alone, &[(0, 2), (2, 3)]), SPINS_SHARED);
@@ -134,10 +133,10 @@ mod tests {
     #[test]
     fn long_yields_are_avoided_for_longer_and_longer() {
         let now = Instant::now();
-        let sleeps_at = |yields: &[(u64, u64)], at| {
+        let sleeps_at = |yields: &[(u64, u64)], moment| {
             [false, true].map(|oversubscribed| {
                 let mut contention = after(CpuContention::new(oversubscribed), now, yields);
-                contention.is_contended(now + Duration::from_micros(at))
+                contention.is_contended(now + Duration::from_micros(moment))
             })
         };
         assert_eq!(sleeps_at(&[(0, 2), (2, 3)], 5), [false; 2], "a peer returns the core");

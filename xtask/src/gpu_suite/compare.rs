@@ -11,12 +11,16 @@ pub(super) fn table(rows: &[Row]) -> String {
         rows.iter().filter(|row| time(row).is_some()).partition(|row| text(row, "library") == "unisono");
     let mut out = String::new();
     for other in others {
-        let Some(own) = ours.iter().find(|own| cell(own) == cell(other)) else { continue };
-        let (Some(own), Some(time)) = (time(own), time(other)) else { continue };
+        let Some(our_row) = ours.iter().find(|row| cell(row) == cell(other)) else { continue };
+        let (Some(our_time), Some(time)) = (time(our_row), time(other)) else { continue };
         let cell: Vec<String> = cell(other).into();
         let library = text(other, "library");
-        let _ =
-            writeln!(out, "| {} | {own:.2} | {library} | {time:.2} | {:.2} |", cell.join(" | "), time / own);
+        let _ = writeln!(
+            out,
+            "| {} | {our_time:.2} | {library} | {time:.2} | {:.2} |",
+            cell.join(" | "),
+            time / our_time
+        );
     }
     if out.is_empty() {
         return out;

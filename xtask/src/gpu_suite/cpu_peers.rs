@@ -145,19 +145,19 @@ fn install(compare: &Path) -> Result {
     cargo::run(command.arg("--out").arg(record).current_dir(cargo::root()))
 }
 
-fn strip(from: &Path, to: &Path) -> Result {
-    if let Some(folder) = to.parent() {
+fn strip(source: &Path, target: &Path) -> Result {
+    if let Some(folder) = target.parent() {
         std::fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
     }
-    cargo::run(Command::new("strip").arg("-o").arg(to).arg(from))
+    cargo::run(Command::new("strip").arg("-o").arg(target).arg(source))
 }
 
 /// Does something while the folder of the libraries has another name.
 fn aside(work: impl FnOnce() -> Result) -> Result {
     let kept = format!("{FOLDER}.installed");
-    let rename = |from: &str, to: &str| {
-        let _ = std::fs::remove_dir_all(to);
-        std::fs::rename(from, to).map_err(|error| format!("{from} to {to}: {error}"))
+    let rename = |source: &str, target: &str| {
+        let _ = std::fs::remove_dir_all(target);
+        std::fs::rename(source, target).map_err(|error| format!("{source} to {target}: {error}"))
     };
     rename(FOLDER, &kept)?;
     let outcome = work();

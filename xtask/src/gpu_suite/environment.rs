@@ -61,13 +61,13 @@ fn search_path(folders: Vec<PathBuf>, inherited: Option<std::ffi::OsString>) -> 
     let real = |folder: &PathBuf| {
         !folder.components().any(|part| part.as_os_str() == "stubs") && !folder.as_os_str().is_empty()
     };
-    let all: Vec<String> = folders
+    let paths: Vec<String> = folders
         .into_iter()
         .chain(inherited)
         .filter(real)
         .map(|folder| folder.display().to_string())
         .collect();
-    all.join(":")
+    paths.join(":")
 }
 
 #[cfg(test)]

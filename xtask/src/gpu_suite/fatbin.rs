@@ -34,37 +34,38 @@ pub(crate) fn keep_architecture(library: &mut [u8], architecture: u32) -> Result
         library[section].fill(0);
     }
     let section = section(library, EXECUTABLE)?.ok_or("the library has no section .nv_fatbin")?;
-    let (mut at, mut kept) = (section.start, Kept::default());
-    while at < section.end {
-        if number::<4>(library, at)? != u64::from(MAGIC) {
+    let (mut offset, mut kept) = (section.start, Kept::default());
+    while offset < section.end {
+        if number::<4>(library, offset)? != u64::from(MAGIC) {
             // Padding before the next fat binary.
-            at += 8;
+            offset += 8;
             continue;
         }
         let (head, entries) =
-            (number::<2>(library, at + 6)? as usize, number::<8>(library, at + 8)? as usize);
-        let end = at + head + entries;
+            (number::<2>(library, offset + 6)? as usize, number::<8>(library, offset + 8)? as usize);
+        let end = offset + head + entries;
         if head == 0 || end > section.end {
-            return Err(format!("the fat binary at byte {at} leaves its section"));
+            return Err(format!("the fat binary at byte {offset} leaves its section"));
         }
-        keep_entries(library, at + head..end, architecture, &mut kept)?;
-        at = end;
+        keep_entries(library, offset + head..end, architecture, &mut kept)?;
+        offset = end;
     }
     Ok(kept)
 }
 
 fn keep_entries(library: &mut [u8], entries: Range<usize>, architecture: u32, kept: &mut Kept) -> Result {
-    let mut at = entries.start;
-    while at < entries.end {
-        let kind = number::<2>(library, at)? as u16;
-        let (head, bytes) = (number::<4>(library, at + 4)? as usize, number::<8>(library, at + 8)? as usize);
-        let of = number::<4>(library, at + 28)? as u32;
-        let payload = at + head..at + head + bytes;
+    let mut offset = entries.start;
+    while offset < entries.end {
+        let kind = number::<2>(library, offset)? as u16;
+        let (head, bytes) =
+            (number::<4>(library, offset + 4)? as usize, number::<8>(library, offset + 8)? as usize);
+        let entry_architecture = number::<4>(library, offset + 28)? as u32;
+        let payload = offset + head..offset + head + bytes;
         if head == 0 || payload.end > entries.end {
-            return Err(format!("the entry at byte {at} leaves its fat binary"));
+            return Err(format!("the entry at byte {offset} leaves its fat binary"));
         }
-        at = payload.end;
-        if kind == MACHINE_CODE && of == architecture {
+        offset = payload.end;
+        if kind == MACHINE_CODE && entry_architecture == architecture {
             kept.entries += 1;
             kept.bytes += bytes;
         } else {
@@ -89,7 +90,7 @@ fn section(library: &[u8], name: &str) -> Result<Option<Range<usize>>> {
     let names = library.get(place(names)?).ok_or("the names of sections are outside of the file")?;
     for index in 0..count {
         let text = names.get(number::<4>(library, head(index))? as usize..).unwrap_or_default();
-        if text.strip_prefix(name.as_bytes()).is_some_and(|rest| rest.first() == Some(&0)) {
+        if text.strip_prefix(name.as_bytes()).is_some_and(|tail| tail.first() == Some(&0)) {
             let place = place(index)?;
             return match place.end <= library.len() {
                 true => Ok(Some(place)),
@@ -101,8 +102,10 @@ fn section(library: &[u8], name: &str) -> Result<Option<Range<usize>>> {
 }
 
 /// Reads a number of `N` bytes.
-fn number<const N: usize>(bytes: &[u8], at: usize) -> Result<u64> {
-    let found = bytes.get(at..at + N).ok_or_else(|| format!("the library ends before byte {}", at + N))?;
+fn number<const N: usize>(bytes: &[u8], offset: usize) -> Result<u64> {
+    let found = bytes
+        .get(offset..offset + N)
+        .ok_or_else(|| format!("the library ends before byte {}", offset + N))?;
     Ok(found.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
 }
 
@@ -167,27 +170,27 @@ mod tests {
         .concat();
         let mut found =
             library(&[("__nv_relfatbin", vec![7; 8]), (".text", vec![9; 8]), (".nv_fatbin", fat)]);
-        let before = found.clone();
+        let original = found.clone();
         assert_eq!(keep_architecture(&mut found, 90), Ok(Kept { entries: 2, bytes: 32 }));
-        assert_eq!(found.len(), before.len());
+        assert_eq!(found.len(), original.len());
         let count = |bytes: &[u8], run: &[u8]| bytes.windows(run.len()).filter(|each| *each == run).count();
-        assert_eq!((count(&before, &[80; 16]), count(&found, &[80; 16])), (1, 0));
+        assert_eq!((count(&original, &[80; 16]), count(&found, &[80; 16])), (1, 0));
         // The PTX for sm_90 is erased, and its machine code is not.
-        assert_eq!((count(&before, &[90; 8]), count(&found, &[90; 8])), (17 + 1 + 1, 17 + 1));
+        assert_eq!((count(&original, &[90; 8]), count(&found, &[90; 8])), (17 + 1 + 1, 17 + 1));
         assert_eq!((count(&found, &[7; 8]), count(&found, &[9; 8])), (0, 1));
     }
 
     #[test]
     fn damaged_libraries_are_refused() {
-        let whole = library(&[(".nv_fatbin", fat_binary(&[entry(2, 90, 16)]))]);
-        let mut long = whole.clone();
+        let intact = library(&[(".nv_fatbin", fat_binary(&[entry(2, 90, 16)]))]);
+        let mut long = intact.clone();
         // The bytes of the entry's payload.
         long[0x40 + 16 + 8] = 255;
         for (mut damaged, reason) in [
             (b"text".to_vec(), "no 64-bit ELF"),
             (library(&[(".text", vec![0; 8])]), "no section .nv_fatbin"),
             (long, "leaves its fat binary"),
-            (whole[..0x50].to_vec(), "the library ends"),
+            (intact[..0x50].to_vec(), "the library ends"),
         ] {
             let error = keep_architecture(&mut damaged, 90).expect_err(reason);
             assert!(error.contains(reason), "{error}");

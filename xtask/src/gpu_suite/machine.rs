@@ -60,7 +60,8 @@ fn first_line(command: &mut Command) -> Option<String> {
 fn names(folder: &str, prefix: &str) -> Vec<String> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-    let number = |name: &String| name.strip_prefix(prefix).is_some_and(|rest| rest.parse::<u32>().is_ok());
+    let number =
+        |name: &String| name.strip_prefix(prefix).is_some_and(|suffix| suffix.parse::<u32>().is_ok());
     let mut found: Vec<String> = names.filter(number).collect();
     found.sort();
     found

@@ -154,12 +154,12 @@ impl Suite {
     /// Runs the stages, and returns what a rehearsal must not have.
     fn run<'a>(mut self, stages: impl IntoIterator<Item = &'a Stage>) -> Result<Vec<String>> {
         let stages: Vec<&Stage> = stages.into_iter().collect();
-        for (at, stage) in stages.iter().enumerate() {
+        for (index, stage) in stages.iter().enumerate() {
             // Time that earlier stages have left is divided among the later ones.
             let share = |stage: &Stage| self.setting.either(stage.seconds, stage.rehearsed) as f64;
-            let rest: f64 = stages[at..].iter().map(|stage| share(stage)).sum();
+            let shares: f64 = stages[index..].iter().map(|stage| share(stage)).sum();
             let left = self.limit.saturating_sub(self.begun.elapsed());
-            let limit = left.mul_f64(share(stage) / rest.max(1.0));
+            let limit = left.mul_f64(share(stage) / shares.max(1.0));
             self.stage(stage, limit)?;
             let text = report::text_of(self.title, &self.results, &self.rows);
             std::fs::write(self.out.join("README.md"), text)
@@ -205,14 +205,14 @@ impl Suite {
 
     /// Runs a command; its longest time scales as its stage does, but is never below a start.
     fn step(&mut self, stage: &Stage, step: &Step, left: Duration, scale: f64) -> Result<Outcome> {
-        let own = Duration::from_secs_f64(step.seconds as f64 * scale.max(1.0));
+        let limit = Duration::from_secs_f64(step.seconds as f64 * scale.max(1.0));
         let mut command = Command::new(&step.program);
         command.args(&step.arguments).current_dir(&self.setting.root);
         command.envs(self.environment.variables.iter().cloned()).envs(step.variables.iter().cloned());
         let line = step.line();
         self.log(stage.name, &format!("$ {line}\n"))?;
         let Self { rows, log, begun, .. } = self;
-        let ended = runner::run(&mut command, own.min(left), |line| {
+        let ended = runner::run(&mut command, limit.min(left), |line| {
             match rows::parse(line) {
                 Some(mut row) => {
                     row.extend(step.fields.iter().map(|(name, value)| ((*name).to_owned(), value.clone())));

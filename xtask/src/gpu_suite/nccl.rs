@@ -85,13 +85,13 @@ fn build(packages: &Path, bench: &Path) -> Result {
 }
 
 /// Writes the library without debugging information and without code for other architectures.
-fn reduce(from: &Path, to: &Path) -> Result<Kept> {
-    cargo::run(Command::new("strip").arg("--strip-all").arg("-o").arg(to).arg(from))?;
-    let mut library = std::fs::read(to).map_err(|error| format!("{}: {error}", to.display()))?;
+fn reduce(source: &Path, target: &Path) -> Result<Kept> {
+    cargo::run(Command::new("strip").arg("--strip-all").arg("-o").arg(target).arg(source))?;
+    let mut library = std::fs::read(target).map_err(|error| format!("{}: {error}", target.display()))?;
     let kept = fatbin::keep_architecture(&mut library, ARCHITECTURE)?;
-    std::fs::write(to, library).map_err(|error| format!("{}: {error}", to.display()))?;
+    std::fs::write(target, library).map_err(|error| format!("{}: {error}", target.display()))?;
     match kept.entries {
-        0 => Err(format!("{} has no code for sm_{ARCHITECTURE}", from.display())),
+        0 => Err(format!("{} has no code for sm_{ARCHITECTURE}", source.display())),
         _ => Ok(kept),
     }
 }

@@ -61,11 +61,14 @@ fn copy_workspace(suite: &Path) -> Result {
     let mut built = cargo::build_workspace(&[])?;
     built.extend(cargo::build_workspace(&["--bench", "gpu"])?);
     for (name, package, kind, target) in WORKSPACE {
-        let is_wanted = |one: &&cargo::Executable| {
-            (one.package.as_str(), one.kind.as_str(), one.target.as_str()) == (package, kind, target)
+        let is_wanted = |executable: &&cargo::Executable| {
+            (executable.package.as_str(), executable.kind.as_str(), executable.target.as_str())
+                == (package, kind, target)
         };
         // The program comes before its tests, which have the same target.
-        let found = built.iter().find(|one| is_wanted(one) && is_program(one) == (kind == "bin"));
+        let found = built
+            .iter()
+            .find(|executable| is_wanted(executable) && is_program(executable) == (kind == "bin"));
         let found = found.ok_or_else(|| format!("cargo builds no {kind} {target} of {package}"))?;
         copy(&found.path, &suite.join(name))?;
     }
@@ -162,9 +165,9 @@ fn tracked_bytes() -> Result<u64> {
 
 /// Replaces a file. A program that runs cannot be written to, but its name can be given to another
 /// file.
-fn copy(from: &Path, to: &Path) -> Result {
-    let _ = std::fs::remove_file(to);
-    std::fs::copy(from, to).map(drop).map_err(|error| format!("{}: {error}", from.display()))
+fn copy(source: &Path, target: &Path) -> Result {
+    let _ = std::fs::remove_file(target);
+    std::fs::copy(source, target).map(drop).map_err(|error| format!("{}: {error}", source.display()))
 }
 
 /// Name of the unpacked library of NCCL.

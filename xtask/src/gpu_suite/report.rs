@@ -47,10 +47,10 @@ pub(super) fn text_of(title: &str, stages: &[StageResult], rows: &Rows) -> Strin
     out += &failures(stages, rows);
     out += &compare::table(rows.all());
     for stage in stages {
-        let own: Vec<&Row> = measured(rows, stage).filter(|row| !row.contains_key("test")).collect();
+        let measurements: Vec<&Row> = measured(rows, stage).filter(|row| !row.contains_key("test")).collect();
         let _ = write!(out, "\n## {}\n\n{}?\n", stage.name, capitalized(stage.question));
         out += &tests(rows.of(stage.name));
-        for group in by_kind(&own) {
+        for group in by_kind(&measurements) {
             out += &table(&group);
         }
     }
@@ -174,14 +174,14 @@ pub(super) fn complaints(stages: &[StageResult], rows: &Rows) -> Vec<String> {
         found.push(format!("- {}: no rows", stage.name));
     }
     for row in rows.all() {
-        let at = || format!("{}: {}", text(row, "stage"), Value::Object(row.clone()));
+        let described = || format!("{}: {}", text(row, "stage"), Value::Object(row.clone()));
         if row.get("wrong").and_then(Value::as_u64).is_some_and(|wrong| wrong > 0) {
-            found.push(format!("- wrong results: {}", at()));
+            found.push(format!("- wrong results: {}", described()));
         }
         let predicted =
             ["4", "5", "6", "7", "8"].contains(&text(row, "stage").split(' ').next().unwrap_or_default());
         if predicted && predictions::is_cell(row) && !row.contains_key("predicted") {
-            found.push(format!("- no prediction: {}", at()));
+            found.push(format!("- no prediction: {}", described()));
         }
     }
     found

@@ -27,10 +27,10 @@ impl Rows {
     ///
     /// The row is on the disk before the next one is read: a machine that is taken away keeps all
     /// rows but the last.
-    pub(super) fn add(&mut self, stage: &str, at: f64, mut row: Row) -> Result {
+    pub(super) fn add(&mut self, stage: &str, seconds: f64, mut row: Row) -> Result {
         use_common_names(&mut row);
         row.insert("stage".to_owned(), stage.into());
-        row.insert("at_s".to_owned(), round(at).into());
+        row.insert("at_s".to_owned(), round(seconds).into());
         if let Some(prediction) = predictions::predict(&row) {
             prediction.add_to(&mut row);
         }

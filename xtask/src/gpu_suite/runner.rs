@@ -54,9 +54,9 @@ pub(super) fn run(
     mut line: impl FnMut(&str) -> Result<Next>,
 ) -> Result<Outcome> {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
-    let own = format!("{}-{}", std::process::id(), COUNTER.fetch_add(1, Ordering::Relaxed));
+    let mark = format!("{}-{}", std::process::id(), COUNTER.fetch_add(1, Ordering::Relaxed));
     // A command that runs commands itself passes its mark on to them, and ends with them.
-    let mark = std::env::var(MARK).map_or_else(|_| own.clone(), |outer| format!("{outer}/{own}"));
+    let mark = std::env::var(MARK).map_or_else(|_| mark.clone(), |outer| format!("{outer}/{mark}"));
     command.env(MARK, &mark).process_group(0);
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = match command.spawn() {
@@ -74,8 +74,8 @@ pub(super) fn run(
         End::Itself => describe(status),
     };
     // Output from before the end is still in the pipes, which close with the last process.
-    while let Ok(rest) = lines.recv_timeout(DRAIN) {
-        line(&rest)?;
+    while let Ok(text) = lines.recv_timeout(DRAIN) {
+        line(&text)?;
     }
     Ok(outcome)
 }

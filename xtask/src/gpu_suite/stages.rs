@@ -147,11 +147,11 @@ mod tests {
 
     #[test]
     fn stages_have_distinct_names_and_one_gate() {
-        let all: Vec<&Stage> = GPU.iter().chain(CPU).collect();
-        let mut names: Vec<&str> = all.iter().map(|stage| stage.name).collect();
+        let stages: Vec<&Stage> = GPU.iter().chain(CPU).collect();
+        let mut names: Vec<&str> = stages.iter().map(|stage| stage.name).collect();
         names.sort_unstable();
         names.dedup();
-        assert_eq!((names.len(), all.iter().filter(|stage| stage.is_gate).count()), (all.len(), 1));
+        assert_eq!((names.len(), stages.iter().filter(|stage| stage.is_gate).count()), (stages.len(), 1));
         // Two calls of 7 and 4 minutes.
         let seconds = |stages: &[Stage]| stages.iter().map(|stage| stage.seconds).sum::<u64>();
         assert_eq!((seconds(GPU), seconds(CPU)), (410, 240));

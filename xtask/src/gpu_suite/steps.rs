@@ -45,7 +45,7 @@ impl Step {
         let name = self.program.file_name().map(|name| name.to_string_lossy().into_owned());
         let words = self.arguments.iter().map(|word| word.lines().next().unwrap_or_default().to_owned());
         let line = name.into_iter().chain(words).collect::<Vec<_>>().join(" ");
-        let end = line.char_indices().nth(LINE_MAX).map_or(line.len(), |(at, _)| at);
+        let end = line.char_indices().nth(LINE_MAX).map_or(line.len(), |(offset, _)| offset);
         line[..end].to_owned()
     }
 }
@@ -72,8 +72,8 @@ impl Setting {
 
     /// The suite's own program, for a task of it.
     fn task(&self, seconds: u64, arguments: &str) -> Step {
-        let own = std::env::current_exe().unwrap_or_else(|_| self.folder.join("xtask"));
-        let mut step = Step::new(own, seconds, "gpu-suite");
+        let program = std::env::current_exe().unwrap_or_else(|_| self.folder.join("xtask"));
+        let mut step = Step::new(program, seconds, "gpu-suite");
         step.arguments.extend(arguments.split_whitespace().map(str::to_owned));
         step
     }

@@ -39,13 +39,13 @@ pub(crate) struct Arguments {
 /// Runs the tests and fails if one fails.
 pub(crate) fn run(arguments: &Arguments) -> Result {
     let listed = cargo::output(Command::new(&arguments.executable).arg("--list"))?;
-    let all: Vec<String> =
+    let names: Vec<String> =
         listed.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect();
     let wanted = |name: &String| {
         (arguments.only.is_empty() || matches(name, &arguments.only)) && !matches(name, &arguments.without)
     };
     let mut pending = Vec::new();
-    for name in all.into_iter().filter(wanted) {
+    for name in names.into_iter().filter(wanted) {
         match skips::reason(&name, arguments.rehearsal) {
             Some(why) => print(&json!({"test": name, "outcome": "skipped", "why": why}))?,
             None => pending.push(name),
@@ -97,7 +97,7 @@ impl Batch {
         ]);
         // The harness writes events as JSON only where unstable options are allowed.
         command.env("RUSTC_BOOTSTRAP", "1");
-        let before = self.pending.len();
+        let pending = self.pending.len();
         let outcome = runner::run(&mut command, STARTING, |line| match parse(line) {
             Some(event) => self.event(&event),
             None => {
@@ -114,7 +114,7 @@ impl Batch {
             return self.finish(&name, &outcome, begun);
         }
         // Without this, a process that ends before its first test would be started for ever.
-        if self.pending.len() == before {
+        if self.pending.len() == pending {
             let name = self.pending[0].clone();
             return self.finish(&name, &format!("it did not begin: the process {outcome}"), Instant::now());
         }

@@ -45,17 +45,19 @@ pub(crate) fn collectives() {
 fn reductions(mpi: &Mpi, comm: usize) {
     let (rank, size) = mpi.place(comm);
     let values = |rank: usize| [rank as f32 + 1.0, -(rank as f32), 0.5];
-    let all: Vec<_> = (0..size).map(values).collect();
-    let fold = |by: fn(f32, f32) -> f32| -> Vec<f32> {
-        (0..3).map(|at| all.iter().map(|values| values[at]).reduce(by).expect("ranks")).collect()
+    let inputs: Vec<_> = (0..size).map(values).collect();
+    let fold = |reduction: fn(f32, f32) -> f32| -> Vec<f32> {
+        (0..3)
+            .map(|index| inputs.iter().map(|values| values[index]).reduce(reduction).expect("ranks"))
+            .collect()
     };
-    for (op, by) in [
+    for (op, reduction) in [
         ("MPIABI_SUM", (|a, b| a + b) as fn(f32, f32) -> f32),
         ("MPIABI_PROD", |a, b| a * b),
         ("MPIABI_MIN", f32::min),
         ("MPIABI_MAX", f32::max),
     ] {
-        assert_eq!(mpi.all_reduce(&values(rank), "MPIABI_FLOAT", op, comm), Ok(fold(by)), "{op}");
+        assert_eq!(mpi.all_reduce(&values(rank), "MPIABI_FLOAT", op, comm), Ok(fold(reduction)), "{op}");
     }
     let complex = [[1.0f64, rank as f64]; 2];
     let sum = [[size as f64, (size * (size - 1) / 2) as f64]; 2].to_vec();
@@ -69,13 +71,14 @@ fn reduce_scatter(mpi: &Mpi, comm: usize) {
     let (long, sum) = (mpi.handle("MPIABI_INT64_T"), mpi.handle("MPIABI_SUM"));
     let in_place = mpi.handle("MPIABI_IN_PLACE") as *const c_void;
     for uneven in [false, true] {
-        let counts: Vec<c_int> = (0..size).map(|of| 2 + c_int::from(uneven) * of as c_int).collect();
+        let counts: Vec<c_int> = (0..size).map(|rank| 2 + c_int::from(uneven) * rank as c_int).collect();
         let total: c_int = counts.iter().sum();
-        let before: c_int = counts[..rank].iter().sum();
-        let mut input: Vec<i64> = (0..i64::from(total)).map(|at| at * (rank as i64 + 1)).collect();
+        let offset: c_int = counts[..rank].iter().sum();
+        let mut input: Vec<i64> = (0..i64::from(total)).map(|index| index * (rank as i64 + 1)).collect();
         let mut output = vec![-1i64; counts[rank] as usize];
         let factor = (size * (size + 1) / 2) as i64;
-        let expected: Vec<i64> = (i64::from(before)..).take(output.len()).map(|at| at * factor).collect();
+        let expected: Vec<i64> =
+            (i64::from(offset)..).take(output.len()).map(|index| index * factor).collect();
         // SAFETY: the signature is that of the standard, and the lengths are those of the counts.
         let run = |send, receive| unsafe {
             let run = mpi.function::<Scatter>("MPIABI_Reduce_scatter");
@@ -95,17 +98,17 @@ fn movements(mpi: &Mpi, comm: usize) {
     // SAFETY: the signature is that of the standard.
     let [gather, exchange] =
         ["MPIABI_Allgather", "MPIABI_Alltoall"].map(|name| unsafe { mpi.function::<Gather>(name) });
-    let own = [rank as i32; 3];
+    let values = [rank as i32; 3];
     let everything: Vec<i32> = (0..size).flat_map(|rank| [rank as i32; 3]).collect();
     let mut output = vec![-1i32; 3 * size];
-    mpi.check(gather(pointer(&own), 12, byte, pointer_mut(&mut output), 3, int, comm));
+    mpi.check(gather(pointer(&values), 12, byte, pointer_mut(&mut output), 3, int, comm));
     assert_eq!(output, everything);
     output.fill(-1);
-    output[3 * rank..][..3].copy_from_slice(&own);
+    output[3 * rank..][..3].copy_from_slice(&values);
     mpi.check(gather(in_place, 0, int, pointer_mut(&mut output), 3, int, comm));
     assert_eq!(output, everything);
-    let input: Vec<i32> = (0..size).map(|to| (10 * rank + to) as i32).collect();
-    let expected: Vec<i32> = (0..size).map(|from| (10 * from + rank) as i32).collect();
+    let input: Vec<i32> = (0..size).map(|receiver| (10 * rank + receiver) as i32).collect();
+    let expected: Vec<i32> = (0..size).map(|sender| (10 * sender + rank) as i32).collect();
     let mut output = vec![-1i32; size];
     mpi.check(exchange(pointer(&input), 1, int, pointer_mut(&mut output), 1, int, comm));
     assert_eq!(output, expected);
@@ -121,19 +124,28 @@ fn rooted(mpi: &Mpi, comm: usize) {
     let [gather, scatter] =
         ["MPIABI_Gather", "MPIABI_Scatter"].map(|name| unsafe { mpi.function::<Rooted>(name) });
     for root in 0..size {
-        let (is_root, at) = (rank == root, root as c_int);
-        let mut all = vec![-1i32; size];
-        mpi.check(gather(pointer(&[rank as i32]), 1, int, pointer_mut(&mut all), 1, int, at, comm));
+        let (is_root, root_argument) = (rank == root, root as c_int);
+        let mut gathered = vec![-1i32; size];
+        mpi.check(gather(
+            pointer(&[rank as i32]),
+            1,
+            int,
+            pointer_mut(&mut gathered),
+            1,
+            int,
+            root_argument,
+            comm,
+        ));
         let ranks: Vec<i32> = (0..size as i32).collect();
-        assert_eq!(all, if is_root { ranks.clone() } else { vec![-1; size] });
+        assert_eq!(gathered, if is_root { ranks.clone() } else { vec![-1; size] });
         let mut share = [-1i32];
-        mpi.check(scatter(pointer(&ranks), 1, int, pointer_mut(&mut share), 1, int, at, comm));
+        mpi.check(scatter(pointer(&ranks), 1, int, pointer_mut(&mut share), 1, int, root_argument, comm));
         assert_eq!(share, [rank as i32]);
         share = [-1];
         let place = if is_root { in_place.cast_mut() } else { pointer_mut(&mut share) };
-        mpi.check(scatter(pointer(&ranks), 1, int, place, 1, int, at, comm));
+        mpi.check(scatter(pointer(&ranks), 1, int, place, 1, int, root_argument, comm));
         assert_eq!(share, [if is_root { -1 } else { rank as i32 }]);
-        broadcast_and_reduce(mpi, comm, at);
+        broadcast_and_reduce(mpi, comm, root_argument);
     }
 }
 
@@ -172,27 +184,33 @@ pub(crate) fn messages() {
     };
     for length in [0, 1, 1000, 300_000] {
         for distance in 0..size {
-            let (to, from) = ((rank + distance) % size, (rank + size - distance) % size);
+            let (receiver, sender) = ((rank + distance) % size, (rank + size - distance) % size);
             let (input, mut output) = (vec![rank as i32; length], vec![-1i32; length]);
             let mut requests = [usize::MAX; 2];
             let [receiving, sending] = &mut requests;
             let buffer = pointer_mut(&mut output).cast_const();
-            mpi.check(receive(buffer, length as c_int, int, from as c_int, 0, world, receiving));
-            mpi.check(send(pointer(&input), length as c_int, int, to as c_int, 0, world, sending));
+            mpi.check(receive(buffer, length as c_int, int, sender as c_int, 0, world, receiving));
+            mpi.check(send(pointer(&input), length as c_int, int, receiver as c_int, 0, world, sending));
             let mut status = [0i32; 10];
             mpi.check(wait(receiving, status.as_mut_ptr().cast()));
             mpi.check(wait(sending, std::ptr::null_mut()));
             assert_eq!(requests, [mpi.handle("MPIABI_REQUEST_NULL"); 2]);
-            assert_eq!((output, status[6]), (vec![from as i32; length], from as i32));
-            exchange(&mpi, world, length, (to, from));
+            assert_eq!((output, status[6]), (vec![sender as i32; length], sender as i32));
+            exchange(&mpi, world, length, Neighbors { receiver, sender });
         }
     }
     finalize(&mpi);
     done();
 }
 
+/// The ranks to which and from which a rank exchanges a message.
+struct Neighbors {
+    receiver: usize,
+    sender: usize,
+}
+
 /// `MPI_Sendrecv`, with the count that its status holds.
-fn exchange(mpi: &Mpi, comm: usize, length: usize, (to, from): (usize, usize)) {
+fn exchange(mpi: &Mpi, comm: usize, length: usize, neighbors: Neighbors) {
     type Exchange = extern "C" fn(
         *const c_void,
         c_int,
@@ -214,15 +232,15 @@ fn exchange(mpi: &Mpi, comm: usize, length: usize, (to, from): (usize, usize)) {
     let (mut status, mut count) = ([0i32; 10], -1);
     let (send, receive) = (pointer(&input), pointer_mut(&mut output));
     let (elements, bytes) = (length as c_int, 4 * length as c_int);
-    let (to, source) = (to as c_int, from as c_int);
+    let (receiver, sender) = (neighbors.receiver as c_int, neighbors.sender as c_int);
     // SAFETY: the signatures are those of the standard, and the lengths those of the buffers.
     unsafe {
         let run = mpi.function::<Exchange>("MPIABI_Sendrecv");
         let status = status.as_mut_ptr().cast();
-        mpi.check(run(send, elements, int, to, 0, receive, bytes, byte, source, 0, comm, status));
+        mpi.check(run(send, elements, int, receiver, 0, receive, bytes, byte, sender, 0, comm, status));
         mpi.check(mpi.function::<Count>("MPIABI_Get_count")(status, int, &mut count));
     }
-    assert_eq!((output, count), (vec![from as i32; length], elements));
+    assert_eq!((output, count), (vec![sender; length], elements));
 }
 
 /// Threads with a communicator each, at the same time.

@@ -27,7 +27,7 @@ struct Messages<'m> {
 }
 
 impl Messages<'_> {
-    fn begin(&self, name: &str, memory: *const i32, length: usize, (peer, tag): (usize, c_int)) -> usize {
+    fn begin(&self, name: &str, memory: *const i32, length: usize, peer: usize, tag: c_int) -> usize {
         let mut request = usize::MAX;
         // SAFETY: the signature is that of the standard.
         let begin = unsafe { self.mpi.function::<Begin>(name) };
@@ -36,12 +36,12 @@ impl Messages<'_> {
         request
     }
 
-    fn isend(&self, values: &[i32], to: usize, tag: c_int) -> usize {
-        self.begin("MPIABI_Isend", values.as_ptr(), values.len(), (to, tag))
+    fn isend(&self, values: &[i32], receiver: usize, tag: c_int) -> usize {
+        self.begin("MPIABI_Isend", values.as_ptr(), values.len(), receiver, tag)
     }
 
-    fn irecv(&self, values: &mut [i32], from: usize, tag: c_int) -> usize {
-        self.begin("MPIABI_Irecv", values.as_mut_ptr(), values.len(), (from, tag))
+    fn irecv(&self, values: &mut [i32], sender: usize, tag: c_int) -> usize {
+        self.begin("MPIABI_Irecv", values.as_mut_ptr(), values.len(), sender, tag)
     }
 
     fn wait(&self, mut request: usize) -> Status {
@@ -53,19 +53,19 @@ impl Messages<'_> {
         status
     }
 
-    fn send(&self, values: &[i32], to: usize, tag: c_int) {
+    fn send(&self, values: &[i32], receiver: usize, tag: c_int) {
         // SAFETY: the signature is that of the standard.
         let send = unsafe { self.mpi.function::<Send>("MPIABI_Send") };
         let length = values.len() as c_int;
-        self.mpi.check(send(values.as_ptr().cast(), length, self.int, to as c_int, tag, self.comm));
+        self.mpi.check(send(values.as_ptr().cast(), length, self.int, receiver as c_int, tag, self.comm));
     }
 
     /// Receives by `MPI_Recv` and returns its code.
-    fn receive(&self, values: &mut [i32], from: c_int, tag: c_int, status: &mut Status) -> c_int {
+    fn receive(&self, values: &mut [i32], sender: c_int, tag: c_int, status: &mut Status) -> c_int {
         // SAFETY: the signature is that of the standard.
         let receive = unsafe { self.mpi.function::<Receive>("MPIABI_Recv") };
         let (length, status) = (values.len() as c_int, status.as_mut_ptr().cast());
-        receive(values.as_mut_ptr().cast(), length, self.int, from, tag, self.comm, status)
+        receive(values.as_mut_ptr().cast(), length, self.int, sender, tag, self.comm, status)
     }
 
     fn count(&self, status: &Status) -> c_int {
@@ -140,7 +140,7 @@ fn by_tag(messages: &Messages<'_>, length: usize) {
     let inputs: Vec<Vec<i32>> = (0..4).map(|tag| vec![10 * tag; length]).collect();
     let tags = || (0..4).zip([0, 1, 12, c_int::MAX]);
     let mut requests: Vec<usize> =
-        tags().map(|(at, tag)| messages.isend(&inputs[at], messages.next(), tag)).collect();
+        tags().map(|(index, tag)| messages.isend(&inputs[index], messages.next(), tag)).collect();
     let mut outputs = vec![vec![-1; length]; 4];
     for (output, (_, tag)) in outputs.iter_mut().zip(tags()).rev() {
         requests.push(messages.irecv(output, messages.previous(), tag));

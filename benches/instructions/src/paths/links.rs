@@ -26,10 +26,10 @@ pub(super) fn shared() -> Ends {
 
 /// Through what links over TCP do, but over local sockets: these deliver before the call returns.
 pub(super) fn sockets() -> Ends {
-    let (near, far) = UnixStream::pair().expect("a pair of sockets");
+    let (local, remote) = UnixStream::pair().expect("a pair of sockets");
     let link = |(rank, stream)| TcpLink::new(1 - rank, &GEOMETRY, vec![Stream::Unix(stream)]);
     ends(
-        [near, far]
+        [local, remote]
             .into_iter()
             .enumerate()
             .map(|end| Box::new(link(end).expect("a socket")) as Box<dyn Link>),
@@ -37,41 +37,41 @@ pub(super) fn sockets() -> Ends {
 }
 
 /// One message, sent and received.
-pub(super) fn send_recv<const BYTES: usize>([mut near, mut far]: Ends) -> Iteration {
+pub(super) fn send_recv<const BYTES: usize>([mut local, mut remote]: Ends) -> Iteration {
     let (body, mut found) = (PageAligned::<u8, BYTES>::of(7), PageAligned::<u8, BYTES>::of(0));
     Box::new(move || {
-        while !near.try_send(0, &TAG, BYTES, &mut once(Source::from(&body.0[..]))).expect("sound") {
-            far.progress().expect("sound");
-            near.progress().expect("sound");
+        while !local.try_send(0, &TAG, BYTES, &mut once(Source::from(&body.0[..]))).expect("sound") {
+            remote.progress().expect("sound");
+            local.progress().expect("sound");
         }
-        assert_eq!(far.header(0).expect("sound").map(|head| head.bytes), Some(BYTES));
-        while !far.recv_into(0, found.0[..].as_mut().into()).expect("sound") {}
+        assert_eq!(remote.header(0).expect("sound").map(|head| head.bytes), Some(BYTES));
+        while !remote.recv_into(0, found.0[..].as_mut().into()).expect("sound") {}
     })
 }
 
 /// One signal, set and seen.
 pub(super) fn signal() -> Iteration {
-    let [mut near, far] = windows();
+    let [mut local, remote] = windows();
     let mut value = 0;
     Box::new(move || {
         value += 1;
-        near.signal(0, value);
-        assert_eq!(far.last_signal(0, 0), value);
+        local.signal(0, value);
+        assert_eq!(remote.last_signal(0, 0), value);
     })
 }
 
 /// One eager slot with 8 bytes, as small operations use it.
 pub(super) fn publish() -> Iteration {
-    let [mut near, mut far] = windows();
+    let [mut local, mut remote] = windows();
     let (mut number, mut found) = (0, [0; 8]);
     Box::new(move || {
-        copy(near.own_slot(SlotClass::Inline, number, 0, 8), number.to_ne_bytes()[..].into());
-        near.publish(SlotClass::Inline, number, number + 1, &TAG);
-        assert_eq!(far.published(0, SlotClass::Inline, number), number + 1);
-        copy(found[..].as_mut().into(), far.slot(0, SlotClass::Inline, number, 0, 8));
+        copy(local.own_slot(SlotClass::Inline, number, 0, 8), number.to_ne_bytes()[..].into());
+        local.publish(SlotClass::Inline, number, number + 1, &TAG);
+        assert_eq!(remote.published(0, SlotClass::Inline, number), number + 1);
+        copy(found[..].as_mut().into(), remote.slot(0, SlotClass::Inline, number, 0, 8));
         assert_eq!(u64::from_ne_bytes(found), number);
         number += 1;
-        far.set_acked(number);
+        remote.set_acked(number);
     })
 }
 

@@ -37,10 +37,10 @@ pub(super) fn send_recv<const COUNT: usize>() -> Iteration {
         .into_iter()
         .map(|mesh| Communicator::builder().config(&config()).from_fabric(mesh).expect("valid settings"))
         .collect();
-    let (from, mut into) = (PageAligned::<f32, COUNT>::of(1.0), PageAligned::<f32, COUNT>::of(0.0));
+    let (sent, mut received) = (PageAligned::<f32, COUNT>::of(1.0), PageAligned::<f32, COUNT>::of(0.0));
     Box::new(move || {
-        comms[0].send(&from.0, 1).expect("a free slot");
-        comms[1].recv(&mut into.0, 0).expect("a message");
+        comms[0].send(&sent.0, 1).expect("a free slot");
+        comms[1].recv(&mut received.0, 0).expect("a message");
     })
 }
 
@@ -52,10 +52,10 @@ pub(super) fn message<const COUNT: usize>() -> Iteration {
         .collect();
     let mut buffers = Some((vec![1f32; COUNT], vec![0f32; COUNT]));
     Box::new(move || {
-        let (from, into) = buffers.take().expect("the buffers of the last iteration");
-        let from = comms[0].isend(from, 1, 5).wait().expect("a free slot");
-        let (into, _) = comms[1].irecv(into, 0, 5).wait().expect("a message");
-        buffers = Some((from, into));
+        let (sent, received) = buffers.take().expect("the buffers of the last iteration");
+        let sent = comms[0].isend(sent, 1, 5).wait().expect("a free slot");
+        let (received, _) = comms[1].irecv(received, 0, 5).wait().expect("a message");
+        buffers = Some((sent, received));
     })
 }
 

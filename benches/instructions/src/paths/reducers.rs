@@ -20,6 +20,6 @@ pub(super) fn sum<T: Element, const COUNT: usize, const SOURCES: usize>() -> Ite
 
 /// A copy.
 pub(super) fn copy<const BYTES: usize>() -> Iteration {
-    let (from, mut into) = (PageAligned::<u8, BYTES>::of(7), PageAligned::<u8, BYTES>::of(0));
-    Box::new(move || copy_to(Store::Cached, into.0[..].as_mut().into(), black_box(from.0[..].into())))
+    let (source, mut target) = (PageAligned::<u8, BYTES>::of(7), PageAligned::<u8, BYTES>::of(0));
+    Box::new(move || copy_to(Store::Cached, target.0[..].as_mut().into(), black_box(source.0[..].into())))
 }

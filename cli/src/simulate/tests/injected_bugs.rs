@@ -208,8 +208,8 @@ impl StaleLink {
     fn wrap_links(fabric: Fabric, last: &LastMessages) -> Fabric {
         let late: HashMap<_, _> = last.lock().unwrap().drain().collect();
         let wrap = |(peer, link): (usize, Option<Box<dyn Link>>)| {
-            let own = late.iter().filter(|((from, _), _)| *from == peer);
-            let late = own.map(|((_, lane), message)| (*lane, message.clone())).collect();
+            let from_peer = late.iter().filter(|((sender, _), _)| *sender == peer);
+            let late = from_peer.map(|((_, lane), message)| (*lane, message.clone())).collect();
             link.map(|link| {
                 Box::new(StaleLink { link, peer, last: Arc::clone(last), stale: late }) as Box<dyn Link>
             })

@@ -44,10 +44,12 @@ pub(super) fn grids(driver: &Driver, kind: Launch, count: usize) -> BenchResult<
         // A launch may wait for the kernel before it. It then returns once that is told to end.
         let launches = scope.spawn(|| {
             let _ = driver.bind();
-            let launch = |(at, spinner): (usize, &Spinner)| match kind {
+            let launch = |(index, spinner): (usize, &Spinner)| match kind {
                 // SAFETY: both are alive.
-                Launch::Graph => unsafe { sys::cuGraphLaunch(graphs[at].handle(), streams[at].handle()) },
-                kind => spinner.launch(driver, streams[at], kind == Launch::Cooperative),
+                Launch::Graph => unsafe {
+                    sys::cuGraphLaunch(graphs[index].handle(), streams[index].handle())
+                },
+                kind => spinner.launch(driver, streams[index], kind == Launch::Cooperative),
             };
             let failed = spinners.iter().enumerate().map(launch).find(|result| result.result().is_err());
             failed.map(name).unwrap_or_default()

@@ -34,17 +34,17 @@ impl Spinner {
     /// it does nothing.
     pub(super) fn new(driver: &Driver, spins: bool) -> BenchResult<Self> {
         let memory = driver.pin(BYTES)?.cast::<u8>();
-        let at = |offset: usize| memory.wrapping_add(offset);
+        let address = |offset: usize| memory.wrapping_add(offset);
         let fifo = |offset: usize| Fifo {
-            slots: at(offset),
-            tail: at(offset + 32).cast(),
-            head: at(offset + 40).cast(),
+            slots: address(offset),
+            tail: address(offset + 32).cast(),
+            head: address(offset + 40).cast(),
             slot_count: 1,
             slot_bytes: 16,
         };
         let channel = Channel {
-            input: at(DATA),
-            output: at(DATA + 64),
+            input: address(DATA),
+            output: address(DATA + 64),
             bytes: if spins { 16 } else { 0 },
             out: fifo(OUT),
             into: fifo(INTO),
@@ -53,14 +53,14 @@ impl Spinner {
             peer: 1,
         };
         // SAFETY: the memory has room there and is aligned, and no kernel uses it yet.
-        unsafe { at(CHANNEL).cast::<Channel>().write(channel) };
+        unsafe { address(CHANNEL).cast::<Channel>().write(channel) };
         let deadline = Deadline {
-            abort: at(ABORT).cast(),
-            report: at(0).cast::<WaitReport>(),
+            abort: address(ABORT).cast(),
+            report: address(0).cast::<WaitReport>(),
             timeout_ns: 20_000_000_000,
             failed: std::ptr::null_mut(),
         };
-        Ok(Self { memory, arguments: Exchange { channels: at(CHANNEL).cast(), deadline } })
+        Ok(Self { memory, arguments: Exchange { channels: address(CHANNEL).cast(), deadline } })
     }
 
     pub(super) fn launch(&self, driver: &Driver, stream: RawStream, cooperative: bool) -> sys::CUresult {

@@ -162,12 +162,12 @@ pub(super) fn full_queue(driver: &Driver) -> BenchResult<Value> {
                 launched.fetch_add(1, Ordering::Relaxed);
             }
         });
-        let (mut last, mut since) = (0, Instant::now());
-        while last < LAUNCHES_MAX && since.elapsed() < Duration::from_millis(200) {
+        let (mut last, mut start) = (0, Instant::now());
+        while last < LAUNCHES_MAX && start.elapsed() < Duration::from_millis(200) {
             std::thread::sleep(Duration::from_millis(1));
             let now = launched.load(Ordering::Relaxed);
             if now > last {
-                (last, since) = (now, Instant::now());
+                (last, start) = (now, Instant::now());
             }
         }
         // The end of the kernel, should the question wait for it.

@@ -74,37 +74,37 @@ impl Cublas {
         Ok(Some(made))
     }
 
-    /// Enqueues into = alpha · one · other + beta · into, with extents rows, columns and inner. All
-    /// are stored column by column.
+    /// Enqueues product = alpha · left · right + beta · product, with extents rows, columns and
+    /// inner. All are stored column by column.
     ///
     /// # Safety
-    /// The GPU's context is current. The factors have these extents, and so has `into`, whose
+    /// The GPU's context is current. The factors have these extents, and so has `product`, whose
     /// columns are contiguous.
     pub(super) unsafe fn multiply(
         &self,
         [rows, columns, inner]: [c_int; 3],
         [alpha, beta]: [f32; 2],
-        [one, other]: [Factor; 2],
-        into: *mut f32,
+        [left, right]: [Factor; 2],
+        product: *mut f32,
     ) -> Result<(), GpuError> {
         let handle = crate::device::gpu::lock(&self.handle);
-        let [of_one, of_other] = [one, other].map(|factor| factor.transposed.into());
+        let [left_operation, right_operation] = [left, right].map(|factor| factor.transposed.into());
         // SAFETY: the caller's word; factors are read before the call returns.
         let status = unsafe {
             (self.functions.multiply)(
                 *handle,
-                of_one,
-                of_other,
+                left_operation,
+                right_operation,
                 rows,
                 columns,
                 inner,
                 &alpha,
-                one.address,
-                one.leading,
-                other.address,
-                other.leading,
+                left.address,
+                left.leading,
+                right.address,
+                right.leading,
                 &beta,
-                into,
+                product,
                 rows,
             )
         };

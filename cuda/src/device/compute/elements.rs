@@ -69,8 +69,14 @@ impl Compute {
     /// Of the driver.
     pub fn scale(&self, values: ViewMut<'_, f32>, factor: f32) -> Result<(), GpuError> {
         let view = values.as_view();
-        let (to, one, count) = (as_device_mut_ptr(&values), as_device_ptr(&view), view.len());
-        let arguments = Elementwise { to, one, other: one, count: count as u64, factors: [factor, 0.0] };
+        let (target, source, count) = (as_device_mut_ptr(&values), as_device_ptr(&view), view.len());
+        let arguments = Elementwise {
+            to: target,
+            one: source,
+            other: source,
+            count: count as u64,
+            factors: [factor, 0.0],
+        };
         // SAFETY: all pointers are to the view, of this length.
         unsafe { self.launch("scaled", self.linear(count), &[view.memory], &arguments) }
     }
@@ -102,10 +108,12 @@ impl Compute {
     pub fn swiglu(&self, to: ViewMut<'_, f32>, from: View<'_, f32>, width: usize) -> Result<(), GpuError> {
         // The kernel does not write where it reads.
         let wide = as_device_ptr(&from).cast_mut();
-        let (arguments, to) =
+        let (arguments, target) =
             (self.gated(wide, from.len(), as_device_mut_ptr(&to), to.len(), width)?, to.as_view());
         // SAFETY: both pointers are to views, of these rows and widths.
-        unsafe { self.launch("swiglu", self.linear(4 * to.len()), &[from.memory, to.memory], &arguments) }
+        unsafe {
+            self.launch("swiglu", self.linear(4 * target.len()), &[from.memory, target.memory], &arguments)
+        }
     }
 
     /// Rows of gate | up become their gradients.
@@ -138,24 +146,24 @@ impl Compute {
         Ok(Gated { wide, narrow, rows: rows as u64, width: width as u64 })
     }
 
-    /// Computes to = f(from, to).
+    /// Computes target = f(source, target).
     fn map(
         &self,
         kernel: &'static str,
-        to: ViewMut<'_, f32>,
-        from: View<'_, f32>,
+        target: ViewMut<'_, f32>,
+        source: View<'_, f32>,
         factors: [f32; 2],
     ) -> Result<(), GpuError> {
-        check_len(from.len(), to.len())?;
-        let (view, count) = (to.as_view(), from.len());
+        check_len(source.len(), target.len())?;
+        let (view, count) = (target.as_view(), source.len());
         let arguments = Elementwise {
-            to: as_device_mut_ptr(&to),
-            one: as_device_ptr(&from),
+            to: as_device_mut_ptr(&target),
+            one: as_device_ptr(&source),
             other: as_device_ptr(&view),
             count: count as u64,
             factors,
         };
         // SAFETY: all pointers are to views of this length.
-        unsafe { self.launch(kernel, self.linear(count), &[view.memory, from.memory], &arguments) }
+        unsafe { self.launch(kernel, self.linear(count), &[view.memory, source.memory], &arguments) }
     }
 }

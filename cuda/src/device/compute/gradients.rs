@@ -13,15 +13,15 @@ impl Compute {
     /// Of the driver.
     pub fn square_sums(&self, parts: &[View<'_, f32>]) -> Result<Buffer<f64>, GpuError> {
         let blocks = |part: &View<'_, f32>| self.linear(part.len()).0.clamp(1, self.blocks_max.into());
-        let (all, stream) = (parts.iter().map(blocks).sum::<u64>(), self.stream());
+        let (block_count, stream) = (parts.iter().map(blocks).sum::<u64>(), self.stream());
         let (mut partial, mut total) =
-            (stream.alloc_uninit::<f64>(all.max(1) as usize)?, stream.alloc_uninit::<f64>(1)?);
+            (stream.alloc_uninit::<f64>(block_count.max(1) as usize)?, stream.alloc_uninit::<f64>(1)?);
         let arguments = SquareSums {
             values: null(),
             count: 0,
             partial: as_device_mut_ptr(&partial.view_mut(..)),
             total: as_device_mut_ptr(&total.view_mut(..)),
-            partials: all,
+            partials: block_count,
         };
         let (partials, total_memory, mut first) = (partial.view(..), total.view(..).memory, 0);
         for part in parts {
@@ -68,9 +68,9 @@ impl Compute {
         check_len(from.len(), to.len())?;
         let (wide, narrow) = (as_device_mut_ptr(&to), as_device_ptr(&from).cast_mut().cast());
         let arguments = Convert { wide, narrow, count: from.len() as u64 };
-        let (shape, to) = (self.linear(from.len()), to.as_view());
+        let (shape, target) = (self.linear(from.len()), to.as_view());
         // SAFETY: pointers are to views of this length; bfloat16 is its bits.
-        unsafe { self.launch("widen", shape, &[to.memory, from.memory], &arguments) }
+        unsafe { self.launch("widen", shape, &[target.memory, from.memory], &arguments) }
     }
 
     /// Converts to bf16, rounded to nearest, ties to even.
@@ -81,8 +81,8 @@ impl Compute {
         check_len(from.len(), to.len())?;
         let (wide, narrow) = (as_device_ptr(&from).cast_mut(), as_device_mut_ptr(&to).cast());
         let arguments = Convert { wide, narrow, count: from.len() as u64 };
-        let (shape, to) = (self.linear(from.len()), to.as_view());
+        let (shape, target) = (self.linear(from.len()), to.as_view());
         // SAFETY: pointers are to views of this length; bfloat16 is its bits.
-        unsafe { self.launch("narrow", shape, &[to.memory, from.memory], &arguments) }
+        unsafe { self.launch("narrow", shape, &[target.memory, from.memory], &arguments) }
     }
 }

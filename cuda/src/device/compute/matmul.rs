@@ -114,26 +114,26 @@ impl Compute {
         unsafe { self.launch("matmul", (tiles, Matmul::THREADS), &memories, &arguments) }
     }
 
-    /// Column after column, all three are their transposes: into' = other' one'.
+    /// Column after column, all three are their transposes: product' = right' left'.
     fn multiply(
         &self,
         cublas: &Cublas,
-        into: MatrixViewMut<'_>,
+        product: MatrixViewMut<'_>,
         factors: [f32; 2],
-        one: MatrixView<'_>,
-        other: MatrixView<'_>,
+        left: MatrixView<'_>,
+        right: MatrixView<'_>,
     ) -> Result<(), GpuError> {
-        if into.rows * into.columns == 0 {
+        if product.rows * product.columns == 0 {
             return Ok(());
         }
-        let extents = [to_c_int(into.columns)?, to_c_int(into.rows)?, to_c_int(one.columns)?];
-        let (sides, to) = ([other.factor()?, one.factor()?], as_device_mut_ptr(&into.data));
-        let memories = [into.data.as_view().memory, one.data.memory, other.data.memory];
+        let extents = [to_c_int(product.columns)?, to_c_int(product.rows)?, to_c_int(left.columns)?];
+        let (sides, address) = ([right.factor()?, left.factor()?], as_device_mut_ptr(&product.data));
+        let memories = [product.data.as_view().memory, left.data.memory, right.data.memory];
         self.on_this_gpu(&memories)?;
         let mut outcome = Ok(());
         let enqueued = self.stream.enqueue(&memories, "cublasSgemm", |_| {
             // SAFETY: the stream's GPU is current, and the views have these extents.
-            outcome = unsafe { cublas.multiply(extents, factors, sides, to) };
+            outcome = unsafe { cublas.multiply(extents, factors, sides, address) };
             sys::CUresult::CUDA_SUCCESS
         });
         enqueued.and(outcome)

@@ -37,7 +37,7 @@ impl Compute {
         [gradient.len(), first.len(), second.len()]
             .into_iter()
             .try_for_each(|found| check_len(found, count))?;
-        let (one, two) = step.betas;
+        let (first_beta, second_beta) = step.betas;
         let arguments = AdamW {
             weights: as_device_mut_ptr(&weights),
             gradient: as_device_ptr(&gradient),
@@ -45,8 +45,8 @@ impl Compute {
             second: as_device_mut_ptr(&second),
             count: count as u64,
             factor: step.factor,
-            less: [1.0 - one, 1.0 - two],
-            beta: two,
+            less: [1.0 - first_beta, 1.0 - second_beta],
+            beta: second_beta,
             rate: step.rate,
             root: step.root,
             epsilon: step.epsilon,

@@ -39,9 +39,9 @@ impl Compute {
     /// `to` has no whole number of rows, or the driver fails.
     pub fn fill_rows(&self, to: ViewMut<'_, f32>, row: View<'_, f32>) -> Result<(), GpuError> {
         let arguments = rows_arguments(as_device_mut_ptr(&to), to.len(), as_device_ptr(&row), row.len())?;
-        let (to, shape) = (to.as_view(), self.linear(4 * to.len()));
+        let (target, shape) = (to.as_view(), self.linear(4 * to.len()));
         // SAFETY: both pointers are to views, of these rows and columns.
-        unsafe { self.launch("fill_rows", shape, &[to.memory, row.memory], &arguments) }
+        unsafe { self.launch("fill_rows", shape, &[target.memory, row.memory], &arguments) }
     }
 
     /// Adds `row` to every row of `to`.
@@ -50,9 +50,9 @@ impl Compute {
     /// `to` has no whole number of rows, or the driver fails.
     pub fn add_to_rows(&self, to: ViewMut<'_, f32>, row: View<'_, f32>) -> Result<(), GpuError> {
         let arguments = rows_arguments(as_device_mut_ptr(&to), to.len(), as_device_ptr(&row), row.len())?;
-        let (to, shape) = (to.as_view(), self.linear(4 * to.len()));
+        let (target, shape) = (to.as_view(), self.linear(4 * to.len()));
         // SAFETY: both pointers are to views, of these rows and columns.
-        unsafe { self.launch("add_to_rows", shape, &[to.memory, row.memory], &arguments) }
+        unsafe { self.launch("add_to_rows", shape, &[target.memory, row.memory], &arguments) }
     }
 
     /// Adds every row of `rows` to `into`.
@@ -62,9 +62,9 @@ impl Compute {
     pub fn add_rows(&self, into: ViewMut<'_, f32>, rows: View<'_, f32>) -> Result<(), GpuError> {
         let arguments =
             rows_arguments(as_device_mut_ptr(&into), rows.len(), as_device_ptr(&rows), into.len())?;
-        let (into, shape) = (into.as_view(), self.by_columns(into.len()));
+        let (sums, shape) = (into.as_view(), self.by_columns(into.len()));
         // SAFETY: both pointers are to views, of these rows and columns.
-        unsafe { self.launch("add_rows", shape, &[into.memory, rows.memory], &arguments) }
+        unsafe { self.launch("add_rows", shape, &[sums.memory, rows.memory], &arguments) }
     }
 
     /// Computes y = (x - mean) / √(variance + ε) · gain + bias of each row. An RMS norm has no mean
@@ -171,8 +171,8 @@ impl Compute {
             to.len(),
             indices,
         )?;
-        let (to, shape) = (to.as_view(), self.linear(4 * to.len()));
-        let memories = [to.memory, table.memory, indices.numbers.view(..).memory];
+        let (target, shape) = (to.as_view(), self.linear(4 * to.len()));
+        let memories = [target.memory, table.memory, indices.numbers.view(..).memory];
         // SAFETY: pointers are to views. All indices but the padding index are rows of the table,
         // which is only read.
         unsafe { self.launch("embed", shape, &memories, &look) }
@@ -236,9 +236,14 @@ impl Compute {
     }
 }
 
-fn rows_arguments(to: *mut f32, count: usize, from: *const f32, columns: usize) -> Result<Rows, GpuError> {
+fn rows_arguments(
+    target: *mut f32,
+    count: usize,
+    source: *const f32,
+    columns: usize,
+) -> Result<Rows, GpuError> {
     let rows = rows_of(count, columns)?;
-    Ok(Rows { to, from, rows: rows as u64, columns: columns as u64 })
+    Ok(Rows { to: target, from: source, rows: rows as u64, columns: columns as u64 })
 }
 
 /// Returns arguments with only the input set.

@@ -72,8 +72,12 @@ impl Compute {
     ) -> Result<(), GpuError> {
         let rows = places.numbers.len();
         check_len(max.len(), rows)?;
-        let (from, to) = (as_device_ptr(&logits).cast_mut(), as_device_mut_ptr(&max));
-        let arguments = ShardedCrossEntropy { logits: from, max: to, ..places.arguments(logits.len())? };
+        let (logits_address, max_address) = (as_device_ptr(&logits).cast_mut(), as_device_mut_ptr(&max));
+        let arguments = ShardedCrossEntropy {
+            logits: logits_address,
+            max: max_address,
+            ..places.arguments(logits.len())?
+        };
         let max = max.as_view();
         // SAFETY: pointers are to views of these extents; logits are only read.
         unsafe { self.launch("class_max", self.by_rows(rows), &[logits.memory, max.memory], &arguments) }
@@ -100,8 +104,8 @@ impl Compute {
             sums_and_target_logits: as_device_mut_ptr(&both),
             ..places.arguments(logits.len())?
         };
-        let (logits, both) = (logits.as_view(), both.as_view());
-        let memories = [logits.memory, max.memory, both.memory, places.numbers.numbers.view(..).memory];
+        let (logits, sums) = (logits.as_view(), both.as_view());
+        let memories = [logits.memory, max.memory, sums.memory, places.numbers.numbers.view(..).memory];
         // SAFETY: pointers are to views of these extents. `max` is only read, and no place is
         // beyond the columns.
         unsafe { self.launch("class_exp", self.by_rows(rows), &memories, &arguments) }

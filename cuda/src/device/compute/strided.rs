@@ -22,9 +22,9 @@ impl Compute {
         let mut arguments = arguments(into.len(), from.len(), shape, strides)?;
         (arguments.dense, arguments.array) =
             (as_device_mut_ptr(&into).cast(), as_device_ptr(&from).cast_mut().cast());
-        let (into, threads) = (into.as_view(), self.linear(4 * into.len()));
+        let (target, threads) = (into.as_view(), self.linear(4 * into.len()));
         // SAFETY: pointers are to views that hold every element; the array is only read.
-        unsafe { self.launch(kernel::<T>(false), threads, &[into.memory, from.memory], &arguments) }
+        unsafe { self.launch(kernel::<T>(false), threads, &[target.memory, from.memory], &arguments) }
     }
 
     /// Copies contiguous elements to a strided array. If two elements have one place, either may
@@ -42,9 +42,9 @@ impl Compute {
         let mut arguments = arguments(from.len(), into.len(), shape, strides)?;
         (arguments.dense, arguments.array) =
             (as_device_ptr(&from).cast_mut().cast(), as_device_mut_ptr(&into).cast());
-        let (into, threads) = (into.as_view(), self.linear(4 * from.len()));
+        let (target, threads) = (into.as_view(), self.linear(4 * from.len()));
         // SAFETY: pointers are to views that hold every element; contiguous memory is only read.
-        unsafe { self.launch(kernel::<T>(true), threads, &[into.memory, from.memory], &arguments) }
+        unsafe { self.launch(kernel::<T>(true), threads, &[target.memory, from.memory], &arguments) }
     }
 }
 
@@ -79,7 +79,7 @@ fn arguments(count: usize, room: usize, shape: &[usize], strides: &[usize]) -> R
             wanted: last.map_or(usize::MAX, |last| last + 1),
         });
     }
-    let fill = |from: &[usize]| std::array::from_fn(|at| from.get(at).copied().unwrap_or(1) as u64);
+    let fill = |values: &[usize]| std::array::from_fn(|dim| values.get(dim).copied().unwrap_or(1) as u64);
     Ok(Strided {
         dense: std::ptr::null_mut(),
         array: std::ptr::null_mut(),

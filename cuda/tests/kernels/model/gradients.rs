@@ -85,40 +85,41 @@ fn convert(device: &Device, kernel: &str, wide: &Memory<'_>, narrow: &Memory<'_>
 }
 
 fn conversions(device: &Device, skew: usize, length: usize) {
-    let from: Vec<f32> = Random(length as u64).elements(length);
+    let values: Vec<f32> = Random(length as u64).elements(length);
     let (wide, narrow) =
-        (Memory::of(device, skew, &from), Memory::of(device, skew, &vec![bf16::ZERO; length]));
+        (Memory::of(device, skew, &values), Memory::of(device, skew, &vec![bf16::ZERO; length]));
     convert(device, "narrow", &wide, &narrow);
     let mut expected = vec![bf16::ZERO; length];
-    unisono_reducers::narrow(&mut expected, &from);
+    unisono_reducers::narrow(&mut expected, &values);
     let found: Vec<bf16> = narrow.read();
     assert!(found.iter().zip(&expected).all(|(found, expected)| same(*found, *expected)), "{length}");
     wide.read::<f32>();
 }
 
 fn every_bfloat16_is_widened_and_narrowed(device: &Device) {
-    let all: Vec<bf16> = (0..=u16::MAX).map(bf16::from_bits).collect();
-    let (wide, narrow) = (Memory::of(device, 0, &vec![0.0f32; all.len()]), Memory::of(device, 0, &all));
+    let bfloats: Vec<bf16> = (0..=u16::MAX).map(bf16::from_bits).collect();
+    let (wide, narrow) =
+        (Memory::of(device, 0, &vec![0.0f32; bfloats.len()]), Memory::of(device, 0, &bfloats));
     convert(device, "widen", &wide, &narrow);
-    let back = Memory::of(device, 0, &vec![bf16::ZERO; all.len()]);
+    let back = Memory::of(device, 0, &vec![bf16::ZERO; bfloats.len()]);
     convert(device, "narrow", &wide, &back);
-    let mut expected = vec![0.0f32; all.len()];
-    unisono_reducers::widen(&mut expected, &all);
+    let mut expected = vec![0.0f32; bfloats.len()];
+    unisono_reducers::widen(&mut expected, &bfloats);
     assert!(bits(&wide.read()) == bits(&expected));
     narrow.read::<bf16>();
-    assert!(back.read::<bf16>().into_iter().zip(all).all(|(found, expected)| same(found, expected)));
+    assert!(back.read::<bf16>().into_iter().zip(bfloats).all(|(found, expected)| same(found, expected)));
 }
 
 fn adamw(device: &Device, skew: usize, length: usize) {
     let seeds = [1, 2, 3, 4];
     let [weights, gradient, first, second] = seeds.map(|seed| numbers(seed, length));
     let second: Vec<f32> = second.iter().map(|moment| moment.abs()).collect();
-    let all = [&weights, &gradient, &first, &second].map(|values| Memory::of(device, skew, values));
+    let memories = [&weights, &gradient, &first, &second].map(|values| Memory::of(device, skew, values));
     let arguments = AdamW {
-        weights: all[0].at(),
-        gradient: all[1].at(),
-        first: all[2].at(),
-        second: all[3].at(),
+        weights: memories[0].at(),
+        gradient: memories[1].at(),
+        first: memories[2].at(),
+        second: memories[3].at(),
         count: length as u64,
         factor: 0.7,
         less: [1.0 - 0.9, 1.0 - 0.999],
@@ -130,42 +131,47 @@ fn adamw(device: &Device, skew: usize, length: usize) {
     };
     device.run("adamw", &arguments, 2, 32).unwrap();
     let AdamW { factor, less, beta, rate, root, epsilon, keep, .. } = arguments;
-    let step = |at: usize| {
-        let slope = gradient[at] * factor;
-        let first = first[at] + (slope - first[at]) * less[0];
-        let second = second[at] * beta + slope * slope * less[1];
-        [weights[at] * keep - rate * first / (second.sqrt() / root + epsilon), slope / factor, first, second]
+    let step = |index: usize| {
+        let slope = gradient[index] * factor;
+        let first = first[index] + (slope - first[index]) * less[0];
+        let second = second[index] * beta + slope * slope * less[1];
+        [
+            weights[index] * keep - rate * first / (second.sqrt() / root + epsilon),
+            slope / factor,
+            first,
+            second,
+        ]
     };
-    let [weights, slopes, first, second] = all.map(Memory::read::<f32>);
+    let [weights, slopes, first, second] = memories.map(Memory::read::<f32>);
     assert!(slopes == gradient);
-    for at in 0..length {
-        let [weight, _, one, two] = step(at);
+    for index in 0..length {
+        let [weight, _, first_moment, second_moment] = step(index);
         assert_eq!(
-            bits(&[weights[at], first[at], second[at]]),
-            bits(&[weight, one, two]),
-            "{at} of {length}"
+            bits(&[weights[index], first[index], second[index]]),
+            bits(&[weight, first_moment, second_moment]),
+            "{index} of {length}"
         );
     }
 }
 
 fn muon(device: &Device, skew: usize, length: usize) {
     let (gradient, moment) = (numbers(5, length), numbers(6, length));
-    let all = [&gradient, &moment, &moment].map(|values| Memory::of(device, skew, values));
+    let memories = [&gradient, &moment, &moment].map(|values| Memory::of(device, skew, values));
     let arguments = MuonMomentum {
-        gradient: all[0].at(),
-        moment: all[1].at(),
-        direction: all[2].at(),
+        gradient: memories[0].at(),
+        moment: memories[1].at(),
+        direction: memories[2].at(),
         count: length as u64,
         factor: 0.7,
         momentum: 0.95,
     };
     device.run("muon_momentum", &arguments, 2, 32).unwrap();
-    let [_, moments, directions] = all.map(Memory::read::<f32>);
-    for at in 0..length {
-        let slope = gradient[at] * 0.7;
-        let moment = 0.95 * moment[at] + slope;
+    let [_, moments, directions] = memories.map(Memory::read::<f32>);
+    for index in 0..length {
+        let slope = gradient[index] * 0.7;
+        let moment = 0.95 * moment[index] + slope;
         let expected = [moment, slope + 0.95 * moment];
-        assert_eq!(bits(&[moments[at], directions[at]]), bits(&expected), "{at} of {length}");
+        assert_eq!(bits(&[moments[index], directions[index]]), bits(&expected), "{index} of {length}");
     }
 }
 

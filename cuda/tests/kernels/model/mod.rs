@@ -58,9 +58,12 @@ impl<'a> Memory<'a> {
 /// Returns true if numbers are those of `expected`, up to `tolerance` of them or of 1.
 fn near(found: &[f32], expected: &[f64], tolerance: f64, context: &str) {
     assert_eq!(found.len(), expected.len(), "{context}");
-    for (at, (found, expected)) in found.iter().zip(expected).enumerate() {
+    for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
         let error = (f64::from(*found) - expected).abs();
-        assert!(error <= tolerance * expected.abs().max(1.0), "{context}, [{at}]: {found}, not {expected}");
+        assert!(
+            error <= tolerance * expected.abs().max(1.0),
+            "{context}, [{index}]: {found}, not {expected}"
+        );
     }
 }
 

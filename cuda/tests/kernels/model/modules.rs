@@ -21,8 +21,8 @@ fn gelu_tanh(x: f64) -> f64 {
 fn gelu_exact(x: f64) -> f64 {
     let (steps, density) = (400, |x: f64| (-0.5 * x * x).exp() / (2.0 * PI).sqrt());
     let step = x / f64::from(steps);
-    let weight = |at: i32| if at == 0 || at == steps { 1.0 } else { f64::from(2 + 2 * (at % 2)) };
-    let integral: f64 = (0..=steps).map(|at| weight(at) * density(step * f64::from(at))).sum();
+    let weight = |index: i32| if index == 0 || index == steps { 1.0 } else { f64::from(2 + 2 * (index % 2)) };
+    let integral: f64 = (0..=steps).map(|index| weight(index) * density(step * f64::from(index))).sum();
     x * (0.5 + integral * step / 3.0)
 }
 
@@ -44,7 +44,7 @@ fn functions_of_elements_are_the_formulas() {
             let kernel = format!("{kernel}_backward");
             near(&mapped(&device, &kernel, turn % 3, &x, &dy, [0.0; 2]), &slopes, 2e-6, &kernel);
         }
-        let sums: Vec<f32> = x.iter().zip(&dy).map(|(one, other)| one * 0.5 + other * -2.0).collect();
+        let sums: Vec<f32> = x.iter().zip(&dy).map(|(x, dy)| x * 0.5 + dy * -2.0).collect();
         let found = mapped(&device, "weighted_sum", turn % 3, &x, &dy, [0.5, -2.0]);
         assert!(bits(&found) == bits(&sums), "weighted_sum of {length}");
     }
@@ -52,21 +52,21 @@ fn functions_of_elements_are_the_formulas() {
     swiglu(&device);
 }
 
-/// In the place of `other`.
+/// In the place of `second`.
 fn mapped(
     device: &Device,
     kernel: &str,
     skew: usize,
-    one: &[f32],
-    other: &[f32],
+    first: &[f32],
+    second: &[f32],
     factors: [f32; 2],
 ) -> Vec<f32> {
-    let (one, other) = (Memory::of(device, skew, one), Memory::of(device, skew, other));
-    let count = one.count as u64;
-    let arguments = Elementwise { to: other.at(), one: one.at(), other: other.at(), count, factors };
+    let (first, second) = (Memory::of(device, skew, first), Memory::of(device, skew, second));
+    let count = first.count as u64;
+    let arguments = Elementwise { to: second.at(), one: first.at(), other: second.at(), count, factors };
     device.run(kernel, &arguments, 2, 32).unwrap();
-    one.read::<f32>();
-    other.read()
+    first.read::<f32>();
+    second.read()
 }
 
 fn dropout(device: &Device) {
@@ -97,13 +97,13 @@ fn swiglu(device: &Device) {
     device.run("swiglu_backward", &arguments, 2, 32).unwrap();
     let (x, dy) = (wide(&x), wide(&dy));
     let silu = |x: f64| x / (1.0 + (-x).exp());
-    let gate = |row: usize, at: usize| (x[row * 2 * width + at], x[row * 2 * width + width + at]);
+    let gate = |row: usize, column: usize| (x[row * 2 * width + column], x[row * 2 * width + width + column]);
     let (mut y, mut slopes) = (Vec::new(), vec![0.0; x.len()]);
-    for (row, at) in (0..rows).flat_map(|row| (0..width).map(move |at| (row, at))) {
-        let ((gate, up), dy) = (gate(row, at), dy[row * width + at]);
+    for (row, column) in (0..rows).flat_map(|row| (0..width).map(move |column| (row, column))) {
+        let ((gate, up), dy) = (gate(row, column), dy[row * width + column]);
         y.push(silu(gate) * up);
-        slopes[row * 2 * width + at] = dy * up * slope(silu, gate);
-        slopes[row * 2 * width + width + at] = dy * silu(gate);
+        slopes[row * 2 * width + column] = dy * up * slope(silu, gate);
+        slopes[row * 2 * width + width + column] = dy * silu(gate);
     }
     near(&output.read::<f32>(), &y, 1e-6, "swiglu");
     near(&input.read::<f32>(), &slopes, 2e-6, "swiglu_backward");
@@ -125,20 +125,21 @@ fn functions_of_rows_are_the_formulas() {
 
 fn biases(device: &Device, rows: usize, columns: usize) {
     let (bias, values) = (numbers(1, columns), numbers(2, rows * columns));
-    let (all, vector) = (Memory::of(device, 0, &values), Memory::of(device, 0, &bias));
-    let extents = |to, from| Rows { to, from, rows: rows as u64, columns: columns as u64 };
-    device.run("add_rows", &extents(vector.at(), all.at()), 2, 64).unwrap();
+    let (matrix, vector) = (Memory::of(device, 0, &values), Memory::of(device, 0, &bias));
+    let extents =
+        |target, source| Rows { to: target, from: source, rows: rows as u64, columns: columns as u64 };
+    device.run("add_rows", &extents(vector.at(), matrix.at()), 2, 64).unwrap();
     let sum = |column: usize| (0..rows).map(|row| f64::from(values[row * columns + column])).sum::<f64>();
     let sums: Vec<f64> = (0..columns).map(|column| f64::from(bias[column]) + sum(column)).collect();
     let more = Memory::of(device, 0, &values);
     device.run("add_to_rows", &extents(more.at(), vector.at()), 2, 32).unwrap();
-    device.run("fill_rows", &extents(all.at(), vector.at()), 2, 32).unwrap();
+    device.run("fill_rows", &extents(matrix.at(), vector.at()), 2, 32).unwrap();
     let vector = vector.read::<f32>();
     near(&vector, &sums, 1e-6, "add_rows");
-    for (at, found) in more.read::<f32>().into_iter().enumerate() {
-        assert_eq!(found, values[at] + vector[at % columns], "add_to_rows");
+    for (index, found) in more.read::<f32>().into_iter().enumerate() {
+        assert_eq!(found, values[index] + vector[index % columns], "add_to_rows");
     }
-    assert!(all.read::<f32>().chunks(columns).all(|row| row == vector));
+    assert!(matrix.read::<f32>().chunks(columns).all(|row| row == vector));
 }
 
 /// Output, gradients of input and gain, of one row.
@@ -151,19 +152,19 @@ fn norm_of_row(kernel: &str, x: &[f64], gain: &[f64], bias: &[f64], dy: &[f64]) 
     let g: Vec<f64> = dy.iter().zip(gain).map(|(dy, gain)| dy * gain).collect();
     let level = if centered { g.iter().sum::<f64>() / count } else { 0.0 };
     let slope = g.iter().zip(&normal).map(|(g, x)| g * x).sum::<f64>() / count;
-    let bias = |at: usize| if centered { bias[at] } else { 0.0 };
+    let bias = |column: usize| if centered { bias[column] } else { 0.0 };
     let each = |f: &dyn Fn(usize) -> f64| (0..x.len()).map(f).collect();
     [
-        each(&|at| normal[at] * gain[at] + bias(at)),
-        each(&|at| (g[at] - level - normal[at] * slope) * rate),
-        each(&|at| dy[at] * normal[at]),
+        each(&|column| normal[column] * gain[column] + bias(column)),
+        each(&|column| (g[column] - level - normal[column] * slope) * rate),
+        each(&|column| dy[column] * normal[column]),
     ]
 }
 
 fn norm(device: &Device, kernel: &str, rows: usize, width: usize) {
     let (x, dy) = (numbers(3, rows * width), numbers(4, rows * width));
     let vectors = [5, 6, 7].map(|seed| numbers(seed, width));
-    let [gain, bias, of_gain] = [0, 1, 2].map(|at| Memory::of(device, 0, &vectors[at]));
+    let [gain, bias, of_gain] = [0, 1, 2].map(|index| Memory::of(device, 0, &vectors[index]));
     let (input, output) = (Memory::of(device, 0, &x), Memory::of(device, 0, &vec![f32::NAN; rows * width]));
     let (slopes, moments) = (Memory::of(device, 0, &dy), Memory::of(device, 0, &vec![f32::NAN; 2 * rows]));
     let mut arguments = Normalize {
@@ -184,9 +185,9 @@ fn norm(device: &Device, kernel: &str, rows: usize, width: usize) {
     device.run(&format!("{kernel}_backward"), &arguments, 2, 32).unwrap();
     let (x, dy, [gains, biases, mut sums]) = (wide(&x), wide(&dy), vectors.map(|vector| wide(&vector)));
     let (mut y, mut dx) = (Vec::new(), Vec::new());
-    for at in 0..rows {
+    for index in 0..rows {
         let [of_row, back, terms] =
-            norm_of_row(kernel, row(&x, width, at), &gains, &biases, row(&dy, width, at));
+            norm_of_row(kernel, row(&x, width, index), &gains, &biases, row(&dy, width, index));
         y.extend(of_row);
         dx.extend(back);
         sums.iter_mut().zip(terms).for_each(|(sum, term)| *sum += term);
@@ -209,15 +210,15 @@ fn cross_entropy(device: &Device, rows: usize, classes: usize) {
     take_losses(device, [&memory, &labels, &losses], rows, classes);
     let (found, slopes) = (losses.read::<f32>(), memory.read::<f32>());
     let wide = wide(&logits);
-    for (at, target) in targets.iter().enumerate() {
-        let x = row(&wide, classes, at);
+    for (index, target) in targets.iter().enumerate() {
+        let x = row(&wide, classes, index);
         let sum: f64 = x.iter().map(|x| x.exp()).sum();
         let counts = f64::from(u8::from(*target != ignored));
         let loss = if *target == ignored { 0.0 } else { sum.ln() - x[*target as usize] };
-        near(&found[at..=at], &[loss], 1e-6, "loss");
+        near(&found[index..=index], &[loss], 1e-6, "loss");
         let slope = |class: usize| x[class].exp() / sum - f64::from(u8::from(class == *target as usize));
         let expected: Vec<f64> = (0..classes).map(|class| 0.25 * counts * slope(class)).collect();
-        near(&slopes[at * classes..][..classes], &expected, 2e-7, "slopes of logits");
+        near(&slopes[index * classes..][..classes], &expected, 2e-7, "slopes of logits");
     }
     labels.read::<u32>();
 }
@@ -243,24 +244,24 @@ fn cut_cross_entropy(device: &Device, rows: usize, classes: usize) {
     let logits: Vec<f32> = numbers(8, rows * classes).iter().map(|x| 30.0 * x).collect();
     let (ignored, columns) = (u32::MAX, classes.div_ceil(2));
     let target = |row: usize| if row == 1 { ignored } else { (row * 7 % classes) as u32 };
-    let whole = Memory::of(device, 0, &logits);
+    let memory = Memory::of(device, 0, &logits);
     let (labels, losses) = (
         Memory::of(device, 0, &(0..rows).map(target).collect::<Vec<_>>()),
         Memory::of(device, 0, &vec![0.0f32; rows]),
     );
-    take_losses(device, [&whole, &labels, &losses], rows, classes);
-    let (slopes, losses) = (wide(&whole.read::<f32>()), wide(&losses.read::<f32>()));
+    take_losses(device, [&memory, &labels, &losses], rows, classes);
+    let (slopes, losses) = (wide(&memory.read::<f32>()), wide(&losses.read::<f32>()));
     labels.read::<u32>();
     let parts = [0, 1].map(|rank| part_of_classes(&logits, target, [rows, classes, columns, rank]));
-    let stage = |kernel: &str, rank: usize, greatest: &[f32], both: &[f32], logits: &[f32]| {
+    let stage = |kernel: &str, rank: usize, greatest: &[f32], sums: &[f32], logits: &[f32]| {
         let (labels, count) = (&parts[rank].1, classes.min((rank + 1) * columns) - rank * columns);
-        let [logits, greatest, both] = [logits, greatest, both].map(|values| Memory::of(device, 0, values));
+        let [logits, greatest, sums] = [logits, greatest, sums].map(|values| Memory::of(device, 0, values));
         let labels = Memory::of(device, 0, labels);
         let arguments = ShardedCrossEntropy {
             logits: logits.at(),
             targets: labels.at(),
             max: greatest.at(),
-            sums_and_target_logits: both.at(),
+            sums_and_target_logits: sums.at(),
             rows: rows as u64,
             columns: columns as u64,
             count: count as u64,
@@ -271,18 +272,19 @@ fn cut_cross_entropy(device: &Device, rows: usize, classes: usize) {
         };
         device.run(kernel, &arguments, 2, 32).unwrap();
         labels.read::<u32>();
-        [logits, greatest, both].map(|memory| memory.read::<f32>())
+        [logits, greatest, sums].map(|memory| memory.read::<f32>())
     };
     let nothing = [vec![f32::NAN; rows], vec![f32::NAN; 2 * rows]];
-    let join = |one: &[f32], other: &[f32], f: fn(f32, f32) -> f32| -> Vec<f32> {
-        one.iter().zip(other).map(|(one, other)| f(*one, *other)).collect()
+    let join = |values: &[f32], other: &[f32], f: fn(f32, f32) -> f32| -> Vec<f32> {
+        values.iter().zip(other).map(|(value, other)| f(*value, *other)).collect()
     };
-    let [one, other] = [0, 1].map(|rank| stage("class_max", rank, &nothing[0], &nothing[1], &parts[rank].0));
-    let greatest = join(&one[1], &other[1], f32::max);
+    let [first, second] =
+        [0, 1].map(|rank| stage("class_max", rank, &nothing[0], &nothing[1], &parts[rank].0));
+    let greatest = join(&first[1], &second[1], f32::max);
     let powers = [0, 1].map(|rank| stage("class_exp", rank, &greatest, &nothing[1], &parts[rank].0));
-    let both = join(&powers[0][2], &powers[1][2], |one, other| one + other);
+    let sums = join(&powers[0][2], &powers[1][2], |value, second| value + second);
     for rank in [0, 1] {
-        let [found, of_rows, _] = stage("class_backward", rank, &greatest, &both, &powers[rank][0]);
+        let [found, of_rows, _] = stage("class_backward", rank, &greatest, &sums, &powers[rank][0]);
         near(&of_rows, &losses, 2e-6, "losses of cut classes");
         for row in 0..rows {
             for (column, found) in found[row * columns..][..columns].iter().enumerate() {
@@ -300,15 +302,16 @@ fn part_of_classes(
     target: impl Fn(usize) -> u32,
     [rows, classes, columns, rank]: [usize; 4],
 ) -> (Vec<f32>, Vec<u32>) {
-    let (mut own, mut places) = (Vec::new(), Vec::new());
+    let (mut shard, mut places) = (Vec::new(), Vec::new());
     for row in 0..rows {
         let class = |column: usize| rank * columns + column;
-        let here = (0..columns).map(|at| logits[row * classes..][..classes].get(class(at)).copied());
-        own.extend(here.map(|logit| logit.unwrap_or(1e3)));
-        let place = (0..columns).find(|&at| class(at) == target(row) as usize).unwrap_or(columns) as u32;
+        let here = (0..columns).map(|column| logits[row * classes..][..classes].get(class(column)).copied());
+        shard.extend(here.map(|logit| logit.unwrap_or(1e3)));
+        let place =
+            (0..columns).find(|&column| class(column) == target(row) as usize).unwrap_or(columns) as u32;
         places.push(if target(row) == u32::MAX { u32::MAX } else { place });
     }
-    (own, places)
+    (shard, places)
 }
 
 fn tables(device: &Device) {
@@ -334,11 +337,11 @@ fn tables(device: &Device) {
     let found = rows.read::<f32>();
     let (last, found) = (&found[(indices.len() - 1) * width..], &found);
     assert!(last.iter().all(|value| *value == 0.0), "of what is elsewhere");
-    for (at, index) in indices[..indices.len() - 1].iter().enumerate() {
+    for (position, index) in indices[..indices.len() - 1].iter().enumerate() {
         let place = *index as usize * width;
-        assert_eq!(bits(&found[at * width..][..width]), bits(&table[place..][..width]));
+        assert_eq!(bits(&found[position * width..][..width]), bits(&table[place..][..width]));
         for column in 0..width {
-            expected[place + column] += slopes[at * width + column];
+            expected[place + column] += slopes[position * width + column];
         }
     }
     assert!(bits(&vectors.read()) == bits(&expected), "added up in order");

@@ -32,12 +32,12 @@ fn products_are_those_of_rows_and_columns() {
 }
 
 fn product(device: &Device, [rows, columns, inner]: [usize; 3], transposed: [bool; 2], beta: f32) {
-    let (one, other) =
+    let (left, right) =
         (Side::new(1, rows, inner, transposed[0]), Side::new(2, inner, columns, transposed[1]));
     let stride = columns + 2;
     // Memory that is not read may have any content.
-    let into = if beta == 0.0 { vec![f32::NAN; rows * stride] } else { numbers(3, rows * stride) };
-    let memory = [&one.values, &other.values, &into].map(|values| Memory::of(device, 0, values));
+    let start = if beta == 0.0 { vec![f32::NAN; rows * stride] } else { numbers(3, rows * stride) };
+    let memory = [&left.values, &right.values, &start].map(|values| Memory::of(device, 0, values));
     let arguments = Matmul {
         one: memory[0].at(),
         other: memory[1].at(),
@@ -48,22 +48,22 @@ fn product(device: &Device, [rows, columns, inner]: [usize; 3], transposed: [boo
         alpha: 0.75,
         beta,
         stride: stride as u32,
-        one_strides: one.strides,
-        other_strides: other.strides,
+        one_strides: left.strides,
+        other_strides: right.strides,
     };
     device.run("matmul", &arguments, 2, Matmul::THREADS).unwrap();
     let [_, _, found] = memory.map(Memory::read::<f32>);
     for row in 0..rows {
         let expected = |column| {
-            let sum: f64 = (0..inner).map(|at| one.at(row, at) * other.at(at, column)).sum();
-            let before = if beta == 0.0 { 0.0 } else { f64::from(beta * into[row * stride + column]) };
-            0.75 * sum + before
+            let sum: f64 = (0..inner).map(|index| left.at(row, index) * right.at(index, column)).sum();
+            let added = if beta == 0.0 { 0.0 } else { f64::from(beta * start[row * stride + column]) };
+            0.75 * sum + added
         };
         let expected: Vec<f64> = (0..columns).map(expected).collect();
         let context = format!("row {row} of {rows} × {columns}, {inner}, {transposed:?}");
         near(&found[row * stride..][..columns], &expected, 2e-6, &context);
-        let beside = |values: &[f32]| super::bits(&values[row * stride + columns..(row + 1) * stride]);
-        assert_eq!(beside(&found), beside(&into), "{context}");
+        let padding = |values: &[f32]| super::bits(&values[row * stride + columns..(row + 1) * stride]);
+        assert_eq!(padding(&found), padding(&start), "{context}");
     }
 }
 
@@ -102,9 +102,9 @@ impl Naive {
         let mut output = vec![0.0; rows * self.width()];
         for (row, head) in (0..rows).flat_map(|row| (0..self.heads).map(move |head| (row, head))) {
             let (first, shares) = self.shares(row, head);
-            let into = &mut output[row * self.width() + head * self.depth..][..self.depth];
+            let columns = &mut output[row * self.width() + head * self.depth..][..self.depth];
             for (key, share) in shares.iter().enumerate() {
-                add(into, *share, self.of(first + key, 2, head));
+                add(columns, *share, self.of(first + key, 2, head));
             }
         }
         output
@@ -132,12 +132,12 @@ impl Naive {
     }
 }
 
-fn dot(one: &[f64], other: &[f64]) -> f64 {
-    one.iter().zip(other).map(|(one, other)| one * other).sum()
+fn dot(left: &[f64], right: &[f64]) -> f64 {
+    left.iter().zip(right).map(|(left, right)| left * right).sum()
 }
 
-fn add(into: &mut [f64], factor: f64, from: &[f64]) {
-    into.iter_mut().zip(from).for_each(|(into, from)| *into += factor * from);
+fn add(sums: &mut [f64], factor: f64, values: &[f64]) {
+    sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += factor * value);
 }
 
 #[test]

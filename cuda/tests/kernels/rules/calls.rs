@@ -92,9 +92,9 @@ fn cubin(kernels: &[&str]) -> Vec<u8> {
     let sections = image.len() as u64;
     let mut name = 0u32;
     // The names come first.
-    let mut section = |at: u32, offset: u64| {
+    let mut section = |name_offset: u32, offset: u64| {
         let mut header = [0u8; 64];
-        header[..4].copy_from_slice(&at.to_le_bytes());
+        header[..4].copy_from_slice(&name_offset.to_le_bytes());
         header[24..32].copy_from_slice(&offset.to_le_bytes());
         image.extend(header);
     };

@@ -56,16 +56,17 @@ fn exchange(device: &Device, mut mode: c_int) -> c_int {
 
 /// Makes a potentially unsafe call during a capture, in this thread or in another one, which has
 /// the mode `thread`. Returns the results of that call and of the end of the capture.
-fn during(device: &Device, capture: c_int, thread: c_int, own: bool) -> (c_int, c_int) {
+fn during(device: &Device, capture: c_int, thread: c_int, in_this_thread: bool) -> (c_int, c_int) {
     let (stream, event) = (stream(device), event(device).addr());
     begin(device, stream, capture);
     let ask = || {
-        let before = exchange(device, thread);
+        let mode = exchange(device, thread);
         let answer = query(device, without_provenance_mut::<c_void>(event));
-        assert_eq!(exchange(device, before), thread);
+        assert_eq!(exchange(device, mode), thread);
         answer
     };
-    let answer = if own { ask() } else { std::thread::scope(|scope| scope.spawn(ask).join().unwrap()) };
+    let answer =
+        if in_this_thread { ask() } else { std::thread::scope(|scope| scope.spawn(ask).join().unwrap()) };
     (answer, end(device, stream).0)
 }
 
@@ -75,9 +76,9 @@ fn unsafe_calls_are_refused_by_mode_and_thread() {
     each_way(test, "capture-modes", &[], |device, kept| {
         for capture in [GLOBAL, THREAD_LOCAL, RELAXED] {
             for thread in [GLOBAL, THREAD_LOCAL, RELAXED] {
-                let own = thread != RELAXED && capture != RELAXED;
-                let other = thread == GLOBAL && capture == GLOBAL;
-                for (here, forbidden) in [(true, own), (false, other)] {
+                let forbidden_here = thread != RELAXED && capture != RELAXED;
+                let forbidden_elsewhere = thread == GLOBAL && capture == GLOBAL;
+                for (here, forbidden) in [(true, forbidden_here), (false, forbidden_elsewhere)] {
                     let expected = if forbidden && kept { (UNSUPPORTED, INVALIDATED) } else { (0, 0) };
                     let found = during(device, capture, thread, here);
                     assert_eq!(found, expected, "capture {capture}, thread {thread}, own {here}");
@@ -158,16 +159,16 @@ fn events_join_streams_to_a_capture() {
 fn capture_mistakes_are_refused() {
     with("captures::capture_mistakes_are_refused", &[], |device| {
         let [first, second] = [(); 2].map(|()| stream(device));
-        let [fork, outside] = [(); 2].map(|()| event(device));
+        let [fork, plain] = [(); 2].map(|()| event(device));
         let memory = allocate(device, 64);
-        assert_eq!(record(device, outside, second), 0);
+        assert_eq!(record(device, plain, second), 0);
         // A captured event comes at no time.
         begin(device, first, RELAXED);
         assert_eq!((record(device, fork, first), query(device, fork)), (0, CAPTURED_EVENT));
         assert_eq!(end(device, first).0, INVALIDATED);
         // A graph does not depend on work outside of it.
         begin(device, first, RELAXED);
-        assert_eq!(wait(device, first, outside), ISOLATION);
+        assert_eq!(wait(device, first, plain), ISOLATION);
         assert_eq!(end(device, first).0, INVALIDATED);
         // A stream that joined must come back, and is not where the capture ends.
         begin(device, first, RELAXED);
@@ -180,8 +181,8 @@ fn capture_mistakes_are_refused() {
 
 static DESTROYED: AtomicU32 = AtomicU32::new(0);
 
-extern "C" fn destroyed(by: *mut c_void) {
-    DESTROYED.fetch_add(by.addr() as u32, Ordering::SeqCst);
+extern "C" fn destroyed(amount: *mut c_void) {
+    DESTROYED.fetch_add(amount.addr() as u32, Ordering::SeqCst);
 }
 
 #[test]
@@ -203,8 +204,8 @@ fn user_object_lives_as_long_as_graphs() {
         let kept = call!(device, cuGraphRetainUserObject(
             graph => Handle, object => Handle, 1 => u32, 1 => u32
         ));
-        let (ended, whole) = end(device, stream);
-        assert_eq!((kept, ended, whole, number > 0), (0, 0, graph, true));
+        let (ended, captured) = end(device, stream);
+        assert_eq!((kept, ended, captured, number > 0), (0, 0, graph, true));
         let made =
             call!(device, cuGraphInstantiateWithFlags(&mut ready => *mut Handle, graph => Handle, 0 => u64));
         assert_eq!((made, call!(device, cuGraphDestroy(graph => Handle))), (0, 0));

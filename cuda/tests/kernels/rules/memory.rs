@@ -29,7 +29,7 @@ const BLOCK: u64 = 2 << 20;
 
 /// Opens memory of another process. Returns its address, its range, and its first byte.
 fn opened(device: &Device, digits: &str) -> (u64, u64, usize) {
-    let byte = |at: usize| u8::from_str_radix(&digits[2 * at..][..2], 16).unwrap();
+    let byte = |index: usize| u8::from_str_radix(&digits[2 * index..][..2], 16).unwrap();
     let handle = MemoryHandle(std::array::from_fn(byte));
     let (mut memory, mut start, mut bytes) = (0, 0, 0);
     let open =
@@ -91,14 +91,14 @@ fn opened_handle_is_the_block_by_rule() {
 fn guards_of_small_allocations_are_checked() {
     with("memory::guards_of_small_allocations_are_checked", &[], |device| {
         let stream = stream(device);
-        let all: Vec<u64> = (0..600).map(|_| allocate(device, 4096 - 512)).collect();
-        for (index, &memory) in all.iter().enumerate() {
+        let allocations: Vec<u64> = (0..600).map(|_| allocate(device, 4096 - 512)).collect();
+        for (index, &memory) in allocations.iter().enumerate() {
             let bytes = 4096 - 512 + usize::from(index % 5 == 0);
             let set =
                 call!(device, cuMemsetD8Async(memory => u64, 1 => u8, bytes => usize, stream => Handle));
             assert_eq!((set, synchronize(device, stream)), (0, 0));
         }
-        for (index, memory) in all.into_iter().enumerate() {
+        for (index, memory) in allocations.into_iter().enumerate() {
             let expected = if index % 5 == 0 { INVALID_VALUE } else { 0 };
             assert_eq!(call!(device, cuMemFree_v2(memory => u64)), expected, "allocation {index}");
         }
@@ -117,16 +117,19 @@ fn memory_of_another_gpu_needs_peer_access() {
     let test = "memory::memory_of_another_gpu_needs_peer_access";
     each_way(test, "peer-access", &[("CUDA_EMULATOR_GPUS", "2")], |device, kept| {
         let other = use_gpu(device, 1);
-        let far = allocate(device, 64);
+        let remote = allocate(device, 64);
         use_gpu(device, 0);
-        let (near, stream) = (allocate(device, 64), stream(device));
-        let copy =
-            || call!(device, cuMemcpyDtoDAsync_v2(near => u64, far => u64, 64 => usize, stream => Handle));
+        let (local, stream) = (allocate(device, 64), stream(device));
+        let copy = || {
+            call!(device, cuMemcpyDtoDAsync_v2(
+                local => u64, remote => u64, 64 => usize, stream => Handle
+            ))
+        };
         assert_eq!(copy(), if kept { INVALID_VALUE } else { 0 });
         assert_eq!(call!(device, cuCtxEnablePeerAccess(other => Handle, 0 => u32)), 0);
         assert_eq!(copy(), 0);
         let arguments =
-            Note { from: far as *const AtomicU32, to: near as *const AtomicU32, add: 1, unused: 0 };
+            Note { from: remote as *const AtomicU32, to: local as *const AtomicU32, add: 1, unused: 0 };
         assert_eq!(launch(device, kernel(device, "note"), &arguments, stream), 0);
         assert_eq!(synchronize(device, stream), 0);
         assert_eq!(call!(device, cuCtxDisablePeerAccess(other => Handle)), 0);
@@ -138,8 +141,8 @@ fn memory_of_another_gpu_needs_peer_access() {
 /// Launches a kernel that reads 4 bytes at a word plus this many bytes.
 fn read_at(device: &Device, offset: usize) -> c_int {
     let (stream, words) = (stream(device), words(device, 4));
-    let from = words.as_ptr().wrapping_byte_add(offset);
-    let arguments = Note { from, to: &raw const words[3], add: 1, unused: 0 };
+    let source = words.as_ptr().wrapping_byte_add(offset);
+    let arguments = Note { from: source, to: &raw const words[3], add: 1, unused: 0 };
     assert_eq!(launch(device, kernel(device, "note"), &arguments, stream), 0);
     synchronize(device, stream)
 }

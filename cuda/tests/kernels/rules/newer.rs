@@ -37,9 +37,9 @@ fn launch_with(device: &Device, blocks: u32, attributes: &[(c_int, [u32; 3])]) -
     let attributes: Vec<Attribute> = attributes
         .iter()
         .map(|&(id, value)| {
-            let mut whole = [0; 16];
-            whole[..3].copy_from_slice(&value);
-            Attribute { id, unused: 0, value: whole }
+            let mut padded = [0; 16];
+            padded[..3].copy_from_slice(&value);
+            Attribute { id, unused: 0, value: padded }
         })
         .collect();
     let count = attributes.len() as u32;
@@ -60,8 +60,9 @@ fn launch_attributes_are_taken_or_refused() {
     with("newer::launch_attributes_are_taken_or_refused", &capability, |device| {
         let (cooperative, cluster, serialization, domain) = (2, 4, 6, 10);
         assert_eq!(launch_with(device, 4, &[]), (0, 1));
-        let all = [(cooperative, [1; 3]), (cluster, [2, 1, 1]), (serialization, [1; 3]), (domain, [1; 3])];
-        assert_eq!(launch_with(device, 4, &all), (0, 1));
+        let attributes =
+            [(cooperative, [1; 3]), (cluster, [2, 1, 1]), (serialization, [1; 3]), (domain, [1; 3])];
+        assert_eq!(launch_with(device, 4, &attributes), (0, 1));
         assert_eq!(launch_with(device, 4, &[(99, [0; 3])]), (INVALID_VALUE, 0), "unknown");
         assert_eq!(launch_with(device, 4, &[(domain, [2; 3])]), (INVALID_VALUE, 0), "no such domain");
         assert_eq!(launch_with(device, 4, &[(cluster, [3, 1, 1])]), (INVALID_VALUE, 0), "not divisible");
@@ -94,13 +95,13 @@ fn reserve(device: &Device, bytes: usize) -> u64 {
     start
 }
 
-fn map(device: &Device, at: u64, handle: u64) -> c_int {
-    call!(device, cuMemMap(at => u64, GRANULARITY => usize, 0 => usize, handle => u64, 0 => u64))
+fn map(device: &Device, address: u64, handle: u64) -> c_int {
+    call!(device, cuMemMap(address => u64, GRANULARITY => usize, 0 => usize, handle => u64, 0 => u64))
 }
 
-fn set_access(device: &Device, at: u64, bytes: usize, gpu: c_int) -> c_int {
+fn set_access(device: &Device, address: u64, bytes: usize, gpu: c_int) -> c_int {
     let access = [1, gpu, 3];
-    call!(device, cuMemSetAccess(at => u64, bytes => usize, access.as_ptr() => *const c_int, 1 => usize))
+    call!(device, cuMemSetAccess(address => u64, bytes => usize, access.as_ptr() => *const c_int, 1 => usize))
 }
 
 #[test]
@@ -154,21 +155,24 @@ fn multicast_binds_memory_of_all_gpus() {
         assert_eq!((add(0), bind(memory[0])), (0, INVALID_VALUE), "a GPU is missing");
         assert_eq!((add(0), add(1)), (INVALID_VALUE, 0), "added already");
         assert_eq!([bind(memory[0]), bind(memory[1]), bind(memory[1])], [0, 0, INVALID_VALUE]);
-        let at = reserve(device, GRANULARITY);
-        assert_eq!((map(device, at, object), set_access(device, at, GRANULARITY, 0)), (0, 0));
+        let address = reserve(device, GRANULARITY);
+        assert_eq!((map(device, address, object), set_access(device, address, GRANULARITY, 0)), (0, 0));
         let mut copies = [null_mut::<c_void>(); 8];
         type Copies = unsafe extern "C" fn(*const c_void, *mut [*mut c_void; 8]) -> u32;
         let name = "_ZN8emulator16multicast_copiesEPKvRA8_Pv";
         // SAFETY: the type is that of `device.hpp`.
-        let count = unsafe { device.symbol::<Copies>(name)((at + 64) as *const c_void, &mut copies) };
+        let count = unsafe { device.symbol::<Copies>(name)((address + 64) as *const c_void, &mut copies) };
         assert_eq!(count, 2);
         // A store to each copy is seen by the memory of each GPU.
         for (gpu, memory) in memory.into_iter().enumerate() {
-            let own = reserve(device, GRANULARITY);
-            assert_eq!((map(device, own, memory), set_access(device, own, GRANULARITY, 0)), (0, 0));
+            let memory_address = reserve(device, GRANULARITY);
+            assert_eq!(
+                (map(device, memory_address, memory), set_access(device, memory_address, GRANULARITY, 0)),
+                (0, 0)
+            );
             // SAFETY: the memory is mapped.
             unsafe { copies[gpu].cast::<u8>().write(gpu as u8 + 1) };
-            assert_eq!(download(device, own + 64, &0u8, 1, stream(device)), [gpu as u8 + 1]);
+            assert_eq!(download(device, memory_address + 64, &0u8, 1, stream(device)), [gpu as u8 + 1]);
         }
     });
 }
@@ -199,15 +203,16 @@ fn batch_copies_all_or_says_why_not() {
 fn streams_write_and_wait_for_words() {
     with("newer::streams_write_and_wait_for_words", &[], |device| {
         let (first, second, words) = (stream(device), stream(device), words(device, 4));
-        let at = |index: usize| (&raw const words[index]).addr() as u64;
+        let word_address = |index: usize| (&raw const words[index]).addr() as u64;
         let (note, equal) = (kernel(device, "note"), 1);
         let arguments = Note { from: &raw const words[0], to: &raw const words[1], add: 10, unused: 0 };
-        let wait =
-            call!(device, cuStreamWaitValue32_v2(first => Handle, at(0) => u64, 3 => u32, equal => u32));
+        let wait = call!(device, cuStreamWaitValue32_v2(
+            first => Handle, word_address(0) => u64, 3 => u32, equal => u32
+        ));
         assert_eq!((wait, launch(device, note, &arguments, first)), (0, 0));
         let write = |value: u32| {
             let written = call!(device, cuStreamWriteValue32_v2(
-                second => Handle, at(0) => u64, value => u32, 0 => u32
+                second => Handle, word_address(0) => u64, value => u32, 0 => u32
             ));
             assert_eq!((written, synchronize(device, second)), (0, 0));
         };
@@ -215,9 +220,16 @@ fn streams_write_and_wait_for_words() {
         assert_eq!(call!(device, cuStreamQuery(first => Handle)), NOT_READY);
         write(3);
         assert_eq!((synchronize(device, first), words[1].load(Ordering::SeqCst)), (0, 13));
-        let misaligned = at(0) + 4;
-        let wide = |at: u64| call!(device, cuStreamWriteValue64_v2(first => Handle, at => u64, u64::MAX => u64, 0 => u32));
-        assert_eq!((wide(misaligned), wide(at(2)), synchronize(device, first)), (INVALID_VALUE, 0, 0));
+        let misaligned = word_address(0) + 4;
+        let wide = |address: u64| {
+            call!(device, cuStreamWriteValue64_v2(
+                first => Handle, address => u64, u64::MAX => u64, 0 => u32
+            ))
+        };
+        assert_eq!(
+            (wide(misaligned), wide(word_address(2)), synchronize(device, first)),
+            (INVALID_VALUE, 0, 0)
+        );
         assert_eq!(words[3].load(Ordering::SeqCst), u32::MAX);
     });
 }

@@ -20,7 +20,7 @@ struct MemoryHandle([u8; 64]);
 fn opened(device: &Device) -> Option<u64> {
     let digits = std::env::var(HANDLE).ok()?;
     let handle =
-        MemoryHandle(std::array::from_fn(|at| u8::from_str_radix(&digits[2 * at..][..2], 16).unwrap()));
+        MemoryHandle(std::array::from_fn(|index| u8::from_str_radix(&digits[2 * index..][..2], 16).unwrap()));
     let mut memory = 0;
     let open =
         call!(device, cuIpcOpenMemHandle_v2(&mut memory => *mut u64, handle => MemoryHandle, 1 => u32));
@@ -89,8 +89,8 @@ fn time_slices_keep_processes_apart() {
 #[test]
 fn mps_shares_room_between_processes() {
     let test = "sharing::mps_shares_room_between_processes";
-    let one = [("CUDA_EMULATOR_MULTIPROCESSORS", "1")];
-    each_way(test, "mps", &one, |device, kept| {
+    let variables = [("CUDA_EMULATOR_MULTIPROCESSORS", "1")];
+    each_way(test, "mps", &variables, |device, kept| {
         if let Some(memory) = opened(device) {
             let (found, stream) = (&words(device, 1)[0], stream(device));
             let arguments = Note { from: memory as *const AtomicU32, to: found, add: 1, unused: 0 };

@@ -48,8 +48,10 @@ fn free_waits_for_running_kernels_by_rule() {
 fn pageable_copy_waits_for_running_kernels_by_rule() {
     waits("pageable_copy_waits_for_running_kernels_by_rule", "pageable-copy-waits", |device, memory| {
         let stream = stream(device);
-        let from = [1u8; 64].as_ptr().cast::<c_void>();
-        call!(device, cuMemcpyHtoDAsync_v2(memory => u64, from => *const c_void, 64 => usize, stream => Handle))
+        let source = [1u8; 64].as_ptr().cast::<c_void>();
+        call!(device, cuMemcpyHtoDAsync_v2(
+            memory => u64, source => *const c_void, 64 => usize, stream => Handle
+        ))
     });
 }
 
@@ -63,13 +65,13 @@ fn module_load_waits_for_running_kernels_by_rule() {
 
 #[test]
 fn pinned_copy_does_not_wait() {
-    let all = [("CUDA_EMULATOR_RULES", "all")];
-    super::world::with("waits::pinned_copy_does_not_wait", &all, |device| {
-        let (memory, from, other) = (allocate(device, 64), words(device, 16), stream(device));
+    let variables = [("CUDA_EMULATOR_RULES", "all")];
+    super::world::with("waits::pinned_copy_does_not_wait", &variables, |device| {
+        let (memory, source, other) = (allocate(device, 64), words(device, 16), stream(device));
         let spin = Spin::start(device);
-        let from = from.as_ptr().cast::<c_void>();
+        let source = source.as_ptr().cast::<c_void>();
         let copy = call!(device, cuMemcpyHtoDAsync_v2(
-            memory => u64, from => *const c_void, 64 => usize, other => Handle
+            memory => u64, source => *const c_void, 64 => usize, other => Handle
         ));
         assert_eq!((copy, spin.has_ended()), (0, false));
         spin.end();

@@ -51,9 +51,10 @@ pub(crate) fn each_way(
 ) {
     for kept in [true, false] {
         let rules = if kept { format!("none,{rule}") } else { "none".to_owned() };
-        let mut all = vec![("CUDA_EMULATOR_RULES", rules.as_str()), (KEPT, if kept { "yes" } else { "" })];
-        all.extend(variables);
-        with(test, &all, |device| body(device, std::env::var(KEPT) == Ok("yes".to_owned())));
+        let mut settings =
+            vec![("CUDA_EMULATOR_RULES", rules.as_str()), (KEPT, if kept { "yes" } else { "" })];
+        settings.extend(variables);
+        with(test, &settings, |device| body(device, std::env::var(KEPT) == Ok("yes".to_owned())));
         if std::env::var_os(LIBRARY).is_some() {
             return;
         }
@@ -107,7 +108,7 @@ impl<'d> Spin<'d> {
     }
 
     pub(crate) fn launch(&self, stream: Handle) -> c_int {
-        let word = |at: usize| (&raw const self.words[at]).cast::<c_void>();
+        let word = |index: usize| (&raw const self.words[index]).cast::<c_void>();
         launch(self.device, self.kernel, &[word(0), word(1), word(2), word(2)], stream)
     }
 

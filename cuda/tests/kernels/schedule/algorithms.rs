@@ -41,10 +41,10 @@ pub(crate) fn bruck_all_gather(ranks: usize, rank: usize) -> Program {
     let mut have = 1;
     while have < ranks {
         let count = have.min(ranks - have);
-        let (to, from) = ((rank + ranks - have) % ranks, (rank + have) % ranks);
+        let (receiver, sender) = ((rank + ranks - have) % ranks, (rank + have) % ranks);
         let sent: Vec<Block> = (0..count).map(scratch).collect();
         let gotten: Vec<Block> = (have..have + count).map(scratch).collect();
-        program = program.send(to, &sent).recv(from, &gotten);
+        program = program.send(receiver, &sent).recv(sender, &gotten);
         have += count;
     }
     (0..ranks).fold(program, |program, index| program.copy(scratch(index), output((rank + index) % ranks)))
@@ -77,8 +77,8 @@ pub(crate) fn barrier(ranks: usize, rank: usize) -> Program {
 pub(crate) fn one_shot(ranks: usize, rank: usize) -> Program {
     let program = Program::new(rank).copy(input(0), window(0)).signal();
     let program = peers(ranks, rank).fold(program, |program, peer| program.wait(peer, 1));
-    let own = |from| if from == rank { input(0) } else { window(0) };
-    let operands: Vec<(usize, Block)> = (0..ranks).map(|from| (from, own(from))).collect();
+    let operand = |sender| if sender == rank { input(0) } else { window(0) };
+    let operands: Vec<(usize, Block)> = (0..ranks).map(|sender| (sender, operand(sender))).collect();
     program.reduce(&operands, &[output(0)])
 }
 
@@ -89,8 +89,8 @@ pub(crate) fn two_shot(ranks: usize, rank: usize) -> Program {
         .fold(Program::new(rank), |program, peer| program.copy(input(peer), window(peer)))
         .signal();
     let program = peers(ranks, rank).fold(program, |program, peer| program.wait(peer, 1));
-    let own = |from| if from == rank { input(rank) } else { window(rank) };
-    let operands: Vec<(usize, Block)> = (0..ranks).map(|from| (from, own(from))).collect();
+    let operand = |sender| if sender == rank { input(rank) } else { window(rank) };
+    let operands: Vec<(usize, Block)> = (0..ranks).map(|sender| (sender, operand(sender))).collect();
     let program = program.reduce(&operands, &[window(rank), output(rank)]).signal();
     peers(ranks, rank)
         .fold(program, |program, peer| program.wait(peer, 2).get(peer, window(peer), output(peer)))

@@ -53,13 +53,13 @@ fn missing_peer_times_out(device: &Device) {
 /// Also without a wait that would find out.
 fn later_launches_end_at_once(world: &mut World) {
     world.limit = Duration::from_secs(3600);
-    let (before, start) = (world.ranks[0].ports.clone(), Instant::now());
+    let (earlier_ports, start) = (world.ranks[0].ports.clone(), Instant::now());
     let alone = Program::new(0).send(1, &[input(0)]);
     let [again, ..] = run(world, [Some((sum(1), alone)), None, None]);
     assert!(start.elapsed() < Duration::from_secs(60));
     assert_eq!((again.state(), again.instr), (Some(WaitState::TimedOut), 1), "the first reason stays");
     let sent = |ports: &[unisono_cuda::device::Port]| ports.iter().map(|port| port.sent).sum::<u64>();
-    assert_eq!(sent(&world.ranks[0].ports), sent(&before));
+    assert_eq!(sent(&world.ranks[0].ports), sent(&earlier_ports));
 }
 
 fn host_abort_ends_launch(device: &Device) {

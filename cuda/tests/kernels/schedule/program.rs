@@ -77,16 +77,22 @@ impl Program {
         self
     }
 
-    pub(crate) fn recv(mut self, peer: usize, into: &[Block]) -> Self {
-        self.instr(Opcode::Recv, peer, into.len());
-        self.own(into);
+    pub(crate) fn recv(mut self, peer: usize, targets: &[Block]) -> Self {
+        self.instr(Opcode::Recv, peer, targets.len());
+        self.own(targets);
         self
     }
 
-    pub(crate) fn recv_reduce(mut self, peer: usize, with: &[Block], into: &[Block], finish: bool) -> Self {
-        self.instr(Opcode::RecvReduce, peer, with.len()).post_op = finish.into();
-        self.own(with);
-        self.own(into);
+    pub(crate) fn recv_reduce(
+        mut self,
+        peer: usize,
+        operands: &[Block],
+        targets: &[Block],
+        finish: bool,
+    ) -> Self {
+        self.instr(Opcode::RecvReduce, peer, operands.len()).post_op = finish.into();
+        self.own(operands);
+        self.own(targets);
         self
     }
 
@@ -96,26 +102,26 @@ impl Program {
         self
     }
 
-    pub(crate) fn copy(mut self, from: Block, into: Block) -> Self {
+    pub(crate) fn copy(mut self, source: Block, target: Block) -> Self {
         self.instr(Opcode::Copy, 0, 1).targets = 1;
-        self.own(&[from, into]);
+        self.own(&[source, target]);
         self
     }
 
     /// From a block of a peer's window.
-    pub(crate) fn get(mut self, peer: usize, from: Block, into: Block) -> Self {
+    pub(crate) fn get(mut self, peer: usize, source: Block, target: Block) -> Self {
         self.instr(Opcode::Copy, peer, 1).targets = 1;
-        self.chunk(peer as u32, from);
-        self.own(&[into]);
+        self.chunk(peer as u32, source);
+        self.own(&[target]);
         self
     }
 
     /// Combines blocks of ranks into blocks of this one.
-    pub(crate) fn reduce(mut self, from: &[(usize, Block)], into: &[Block]) -> Self {
-        let act = self.instr(Opcode::Reduce, 0, from.len());
-        (act.targets, act.post_op) = (into.len() as u16, 1);
-        from.iter().for_each(|&(rank, block)| self.chunk(rank as u32, block));
-        self.own(into);
+    pub(crate) fn reduce(mut self, operands: &[(usize, Block)], targets: &[Block]) -> Self {
+        let act = self.instr(Opcode::Reduce, 0, operands.len());
+        (act.targets, act.post_op) = (targets.len() as u16, 1);
+        operands.iter().for_each(|&(rank, block)| self.chunk(rank as u32, block));
+        self.own(targets);
         self
     }
 

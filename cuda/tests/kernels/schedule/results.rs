@@ -80,9 +80,9 @@ pub(super) fn numbers<T: Element>(ranks: usize, count: usize) -> Vec<Vec<T>> {
 
 pub(super) fn column<T: Naive>(op: ReduceKind, inputs: &[Vec<T>], index: usize) -> T {
     let finish = if op == ReduceKind::Avg { PostOp::Divide(inputs.len() as u32) } else { PostOp::Identity };
-    let own =
+    let operand =
         |input: &Vec<T>| if op == ReduceKind::PreMulSum { input[index].scale(FACTOR) } else { input[index] };
-    T::reduce(op, finish, &inputs.iter().map(own).collect::<Vec<T>>())
+    T::reduce(op, finish, &inputs.iter().map(operand).collect::<Vec<T>>())
 }
 
 pub(super) fn expect<T: Element>(found: &[T], expected: &[T], context: &str) {

@@ -142,8 +142,8 @@ impl<'d> World<'d> {
     /// The last flag of every sixteen bytes of a slot of the first lane to `rank` from `sender`.
     pub(crate) fn line_flags(&mut self, rank: usize, sender: usize, slot: usize) -> Vec<u32> {
         let (slots, bytes) = (self.size.slots, self.size.slot_bytes);
-        let all = self.ranks[rank].slots.bytes();
-        let lines = all[(sender * slots + slot) * bytes..][..bytes].chunks(16);
+        let slot_memory = self.ranks[rank].slots.bytes();
+        let lines = slot_memory[(sender * slots + slot) * bytes..][..bytes].chunks(16);
         lines.map(|line| u32::from_le_bytes([line[12], line[13], line[14], line[15]])).collect()
     }
 
@@ -190,14 +190,14 @@ impl<'d> World<'d> {
             unused: 0,
         };
         let longest = stride(job.shares.0.max(job.shares.1), job.parts, job.element);
-        let own = &mut self.ranks[rank];
+        let rank_state = &mut self.ranks[rank];
         ScheduleArgs {
             instrs: program.acts.as_ptr(),
             chunks: program.places.as_ptr(),
             lane_programs: program.lane_programs.as_ptr(),
-            ports: own.ports.as_mut_ptr(),
-            peer_windows: own.neighbors.as_ptr(),
-            window_sequences: own.instances.as_mut_ptr(),
+            ports: rank_state.ports.as_mut_ptr(),
+            peer_windows: rank_state.neighbors.as_ptr(),
+            window_sequences: rank_state.instances.as_mut_ptr(),
             scratch: std::ptr::null_mut(),
             lengths: std::ptr::null_mut(),
             input: extent(buffers[0], job.shares.0),
@@ -223,8 +223,8 @@ impl<'d> World<'d> {
             peer_buffers: null(),
             finalized: null(),
             deadline: Deadline {
-                abort: &own.abort,
-                report: from_mut(&mut own.status),
+                abort: &rank_state.abort,
+                report: from_mut(&mut rank_state.status),
                 timeout_ns: self.limit.as_nanos() as u64,
                 failed: std::ptr::null_mut(),
             },

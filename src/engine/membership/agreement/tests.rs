@@ -90,31 +90,31 @@ impl Simulation {
         }
     }
 
-    /// Delivers the next message from `from` to `to`.
-    fn deliver(&mut self, from: Rank, to: Rank) {
-        let Some(message) = self.messages[from][to].pop_front() else { return };
-        let before = self.agreements[to].own().clone();
+    /// Delivers the next message from `sender` to `receiver`.
+    fn deliver(&mut self, sender: Rank, receiver: Rank) {
+        let Some(message) = self.messages[sender][receiver].pop_front() else { return };
+        let earlier = self.agreements[receiver].own().clone();
         match message {
-            _ if from == to => {}
+            _ if sender == receiver => {}
             Message::View(view) => {
-                self.agreements[to].on_view(from, view, Duration::ZERO).expect("no rank is excluded")
+                self.agreements[receiver].on_view(sender, view, Duration::ZERO).expect("no rank is excluded")
             }
-            Message::End => self.agreements[to].on_failure(from),
+            Message::End => self.agreements[receiver].on_failure(sender),
         }
-        if self.agreements[to].is_committed() {
-            self.agreements[to].commit();
-            let group = self.connected[to].clone().expect("a committed rank is connected");
-            assert_eq!(group.attempt, self.agreements[to].own().attempt);
-            self.states[to] = State::Committed(group);
-            return self.broadcast(to);
+        if self.agreements[receiver].is_committed() {
+            self.agreements[receiver].commit();
+            let group = self.connected[receiver].clone().expect("a committed rank is connected");
+            assert_eq!(group.attempt, self.agreements[receiver].own().attempt);
+            self.states[receiver] = State::Committed(group);
+            return self.broadcast(receiver);
         }
-        if let Some(membership) = self.agreements[to].membership() {
-            self.agreements[to].begin_connect();
-            self.connected[to] = None;
-            self.states[to] = State::Connecting(membership);
+        if let Some(membership) = self.agreements[receiver].membership() {
+            self.agreements[receiver].begin_connect();
+            self.connected[receiver] = None;
+            self.states[receiver] = State::Connecting(membership);
         }
-        if *self.agreements[to].own() != before {
-            self.broadcast(to);
+        if *self.agreements[receiver].own() != earlier {
+            self.broadcast(receiver);
         }
     }
 
@@ -130,14 +130,14 @@ impl Simulation {
                     (group.attempt, &group.failed) == (membership.attempt, &membership.failed)
                 })
         };
-        let all = members.iter().all(is_there);
+        let are_there = members.iter().all(is_there);
         let succeeds =
-            all && (members.iter().all(|&peer| self.states[peer] != State::Dead) || self.below(2) == 0);
+            are_there && (members.iter().all(|&peer| self.states[peer] != State::Dead) || self.below(2) == 0);
         self.states[rank] = State::Negotiating;
         if succeeds {
             self.agreements[rank].on_connected();
             self.connected[rank] = Some(Group::of(&membership));
-        } else if all || self.below(50) == 0 {
+        } else if are_there || self.below(50) == 0 {
             self.agreements[rank].on_connect_failed();
         } else {
             self.states[rank] = State::Connecting(membership);
@@ -152,17 +152,17 @@ impl Simulation {
             if !self.states.iter().any(|state| matches!(state, State::Negotiating | State::Connecting(_))) {
                 return;
             }
-            let (from, to) = (self.below(self.ranks()), self.below(self.ranks()));
-            match self.states[to] {
-                State::Negotiating => self.deliver(from, to),
-                State::Connecting(_) => self.end_connecting(to),
+            let (sender, receiver) = (self.below(self.ranks()), self.below(self.ranks()));
+            match self.states[receiver] {
+                State::Negotiating => self.deliver(sender, receiver),
+                State::Connecting(_) => self.end_connecting(receiver),
                 State::Committed(..) | State::Dead => {}
             }
             // The worst moment is right after a commit, which only some peers receive.
-            let odds = if matches!(self.states[to], State::Committed(..)) { 4 } else { 60 };
-            if deaths > 0 && self.states[to] != State::Dead && self.below(odds) == 0 {
+            let odds = if matches!(self.states[receiver], State::Committed(..)) { 4 } else { 60 };
+            if deaths > 0 && self.states[receiver] != State::Dead && self.below(odds) == 0 {
                 deaths -= 1;
-                self.kill(to);
+                self.kill(receiver);
             }
         }
         panic!("the agreement does not end: {:?}", self.states);
@@ -199,8 +199,8 @@ fn agreement_without_failures_keeps_all_ranks() {
     let State::Committed(Group { attempt, value, .. }) = simulation.states[0] else {
         panic!("{:?}", simulation.states)
     };
-    let all = Group { attempt, failed: vec![false; 4], value };
-    assert_eq!(simulation.states, vec![State::Committed(all); 4]);
+    let group = Group { attempt, failed: vec![false; 4], value };
+    assert_eq!(simulation.states, vec![State::Committed(group); 4]);
 }
 
 /// Returns the view of the first attempt of a peer.

@@ -54,27 +54,28 @@ fn eager_plan_exists_for_single_signal_window_algorithms() {
 
 #[test]
 fn own_operand_is_read_in_place_when_possible() {
-    let slot = |rank, at| Operand::Slot { rank, at };
-    let own = |name, bases, plain| eager_plan(Collective::AllReduce, name, bases, plain).unwrap().operands;
-    assert_eq!(own("oneshot", None, true), [slot(0, 0), Operand::Input(0), slot(2, 0)]);
-    assert_eq!(own("oneshot", Some((0, 0)), true), [slot(0, 0), Operand::Output, slot(2, 0)]);
-    assert_eq!(own("oneshot", Some((0, 24)), true), [slot(0, 0), slot(1, 0), slot(2, 0)]);
-    assert_eq!(own("oneshot", None, false), [slot(0, 0), slot(1, 0), slot(2, 0)]);
+    let slot = |rank, offset| Operand::Slot { rank, at: offset };
+    let operands =
+        |name, bases, plain| eager_plan(Collective::AllReduce, name, bases, plain).unwrap().operands;
+    assert_eq!(operands("oneshot", None, true), [slot(0, 0), Operand::Input(0), slot(2, 0)]);
+    assert_eq!(operands("oneshot", Some((0, 0)), true), [slot(0, 0), Operand::Output, slot(2, 0)]);
+    assert_eq!(operands("oneshot", Some((0, 24)), true), [slot(0, 0), slot(1, 0), slot(2, 0)]);
+    assert_eq!(operands("oneshot", None, false), [slot(0, 0), slot(1, 0), slot(2, 0)]);
 }
 
 #[test]
 fn own_operand_unread_by_peers_uses_scratch_slot() {
     let packed = SlotInstr::Pack { from: 24..48, at: 48 };
     let own_in_slot = Operand::Slot { rank: 1, at: 48 };
-    for (bases, plain, own) in [
+    for (bases, plain, operand) in [
         (None, true, Operand::Input(24)),
         (None, false, own_in_slot),
         (Some((0, 24)), true, Operand::Output),
         (Some((0, 24)), false, own_in_slot),
     ] {
         let plan = eager_plan(Collective::ReduceScatter, "window_direct", bases, plain).unwrap();
-        assert_eq!(plan.instrs.contains(&packed), own == own_in_slot, "{:?}", plan.instrs);
-        assert!(plan.operands.contains(&own), "{:?}", plan.operands);
+        assert_eq!(plan.instrs.contains(&packed), operand == own_in_slot, "{:?}", plan.instrs);
+        assert!(plan.operands.contains(&operand), "{:?}", plan.operands);
     }
 }
 

@@ -86,8 +86,8 @@ pub(super) fn auth_failed(stream: &Stream, what: &str) -> Error {
     Error::AuthFailed { peer: stream.peer(), what: what.to_owned() }
 }
 
-fn word(bytes: &[u8], at: usize) -> u32 {
-    u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"))
+fn word(bytes: &[u8], offset: usize) -> u32 {
+    u32::from_le_bytes(bytes[offset..offset + 4].try_into().expect("four bytes"))
 }
 
 const MAGIC: &[u8; 8] = b"unisono\0";

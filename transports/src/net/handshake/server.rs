@@ -77,9 +77,10 @@ impl ServerHandshake {
         let (Some(mut keys), Some(hello)) = (self.keys.take(), decode_hello(first)) else {
             return Err(auth_failed(stream, "its purpose is unknown, or its handshake is over"));
         };
-        let (own, encrypts) = (config.encrypts(stream), open_confirmation(stream, &mut keys, confirmation)?);
-        stream.write_now(&seal_confirmation(&mut keys, own)?)?;
-        if encrypts != own {
+        let (own_encrypts, encrypts) =
+            (config.encrypts(stream), open_confirmation(stream, &mut keys, confirmation)?);
+        stream.write_now(&seal_confirmation(&mut keys, own_encrypts)?)?;
+        if encrypts != own_encrypts {
             let (peer, rank) = (stream.peer(), Some(hello.rank as usize));
             return Err(Error::EncryptionMismatch { peer, rank, encrypts });
         }

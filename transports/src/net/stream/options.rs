@@ -36,8 +36,8 @@ impl Stream {
     /// kernel refuses, nothing changes.
     pub(crate) fn tune_local_congestion_control(&self) {
         let Stream::Tcp(stream, _) = self else { return };
-        if let (Ok(own), Ok(peer)) = (stream.local_addr(), stream.peer_addr())
-            && own.ip() == peer.ip()
+        if let (Ok(local), Ok(peer)) = (stream.local_addr(), stream.peer_addr())
+            && local.ip() == peer.ip()
             && let Err(error) = sockopt::set_tcp_congestion(stream, "reno")
         {
             tracing::debug!(%error, "kept the default congestion control");
@@ -58,10 +58,10 @@ mod tests {
     #[test]
     fn local_connection_uses_reno() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let far = Stream::from(listener.accept().unwrap().0);
-        far.tune_local_congestion_control();
-        assert_eq!(sockopt::tcp_congestion(far.tcp().unwrap()).unwrap(), "reno");
-        Stream::from(near).tune_local_congestion_control();
+        let local = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let remote = Stream::from(listener.accept().unwrap().0);
+        remote.tune_local_congestion_control();
+        assert_eq!(sockopt::tcp_congestion(remote.tcp().unwrap()).unwrap(), "reno");
+        Stream::from(local).tune_local_congestion_control();
     }
 }

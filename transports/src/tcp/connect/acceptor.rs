@@ -87,10 +87,10 @@ impl Acceptor {
     ) -> Result<Self> {
         let shared = Arc::new(Shared::new(rank, ranks, sockets, session)?);
         let stop = Arc::new(new_event_fd()?);
-        let (inside, end) = (Arc::clone(&shared), Arc::clone(&stop));
+        let (served, end) = (Arc::clone(&shared), Arc::clone(&stop));
         let pool = HandshakePool::after_bootstrap(listener, config.clone());
         let thread = thread::Builder::new().name("unisono accept".to_owned()).stack_size(STACK_BYTES);
-        thread.spawn(move || inside.serve(pool, &end)).map_err(failed)?;
+        thread.spawn(move || served.serve(pool, &end)).map_err(failed)?;
         Ok(Self { shared, stop, owner_pid: fork_guard::current_pid() })
     }
 

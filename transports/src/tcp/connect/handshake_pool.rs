@@ -83,16 +83,18 @@ impl HandshakePool {
     /// must be evicted. Returns, in this order, true for each of them that is ready.
     fn poll(&self, watched: &[BorrowedFd<'_>], deadline: Instant) -> Result<Vec<bool>> {
         let now = Instant::now();
-        let until = self.pending.iter().map(|conn| conn.deadline()).min();
+        let first_deadline = self.pending.iter().map(|conn| conn.deadline()).min();
         // A full pool leaves new connections in the queue of the listener until a grace period is
         // over.
         let full = self.pending.len() >= PENDING_MAX;
         let grace_end =
             full.then(|| self.pending.iter().map(|conn| conn.accepted_at + GRACE).min()).flatten();
         let is_over = grace_end.is_some_and(|end| end <= now);
-        let until =
-            [until, grace_end.filter(|_| !is_over)].into_iter().flatten().fold(deadline, Instant::min);
-        let left = until.saturating_duration_since(now);
+        let wake_at = [first_deadline, grace_end.filter(|_| !is_over)]
+            .into_iter()
+            .flatten()
+            .fold(deadline, Instant::min);
+        let left = wake_at.saturating_duration_since(now);
         let wanted = if full && !is_over { PollFlags::empty() } else { PollFlags::IN };
         let watched = watched.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN));
         let listeners =

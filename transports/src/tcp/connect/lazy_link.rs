@@ -92,8 +92,8 @@ impl LazyLink {
 
     /// Continues to connect, if this rank must dial.
     fn connect(&mut self) -> Result<()> {
-        if let Some(since) = self.refused_at {
-            return self.check_grace(since);
+        if let Some(refused_at) = self.refused_at {
+            return self.check_grace(refused_at);
         }
         if self.dialer.is_none() && !self.context.acceptor.try_claim_dial(self.peer) {
             return Ok(());
@@ -134,8 +134,8 @@ impl LazyLink {
         Ok(())
     }
 
-    fn check_grace(&self, since: Instant) -> Result<()> {
-        match since.elapsed() > REFUSED_GRACE {
+    fn check_grace(&self, refused_at: Instant) -> Result<()> {
+        match refused_at.elapsed() > REFUSED_GRACE {
             true => Err(Error::ConnectionLost {
                 peer: self.peer,
                 what: "it accepts no more connections".to_owned(),

@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// Returns the tag and the bytes of message `index` of a lane.
-fn message(from: usize, lane: usize, index: u64, bytes: usize) -> (Tag, Vec<u8>) {
-    let seed = (from as u64) << 56 | (lane as u64) << 48 | index;
+fn message(sender: usize, lane: usize, index: u64, bytes: usize) -> (Tag, Vec<u8>) {
+    let seed = (sender as u64) << 56 | (lane as u64) << 48 | index;
     (Tag([seed, !seed, index, bytes as u64]), pattern(seed, bytes))
 }
 
@@ -48,13 +48,13 @@ pub fn gathered_parts_form_one_message(make: FabricFactory<'_>) {
         [&[], &[0], &[1, 2, 3], &[0, 8, 0, 8], &[64, 1, 255], &[7, 57, 0, 64, 100, 3]];
     run(make, 2, SMALL_GEOMETRY, |mut side| {
         for (index, cuts) in CUTS.into_iter().enumerate() {
-            let (tag, whole) = message(0, 1, index as u64, cuts.iter().sum());
+            let (tag, body) = message(0, 1, index as u64, cuts.iter().sum());
             if side.fabric.rank == 1 {
-                assert!(side.receive(0, 1, index % 2 == 0) == (tag, whole), "parts {cuts:?}");
+                assert!(side.receive(0, 1, index % 2 == 0) == (tag, body), "parts {cuts:?}");
                 continue;
             }
-            let mut rest = &whole[..];
-            let parts: Vec<&[u8]> = cuts.iter().filter_map(|&cut| rest.split_off(..cut)).collect();
+            let mut remaining = &body[..];
+            let parts: Vec<&[u8]> = cuts.iter().filter_map(|&cut| remaining.split_off(..cut)).collect();
             side.send(1, 1, tag, &parts);
         }
         ((), Some(side))
@@ -189,9 +189,9 @@ fn exchange(side: &mut TestRank, seed: u64, count: u64) {
         .collect();
     let mut sent = vec![0; ways.len()];
     let mut received = vec![0; ways.len()];
-    let due = |from, lane, index| {
-        let seed = seed << 8 | (from * geometry.lanes + lane) as u64;
-        message(from, lane, index, size(seed, index, geometry.slot_bytes))
+    let due = |sender, lane, index| {
+        let seed = seed << 8 | (sender * geometry.lanes + lane) as u64;
+        message(sender, lane, index, size(seed, index, geometry.slot_bytes))
     };
     side.wait_until("the traffic to end", |fabric| {
         let mut moved = false;

@@ -15,11 +15,11 @@ pub fn signal_publishes_prior_writes(make: FabricFactory<'_>) {
         let put = |turn: u64, rank| pattern(turn << 9 | rank as u64, half);
         for turn in 1..=300u64 {
             let bank = (turn % 2) as usize;
-            let own = window(side);
-            copy(own.target(rank, 0, half), Source::from(&got(turn, rank)[..]));
-            copy(own.target(peer, half, half), Source::from(&put(turn, rank)[..]));
-            own.set_tag(1, bank, &Tag([turn, rank as u64, 3, 4]));
-            own.signal(1, turn);
+            let publisher = window(side);
+            copy(publisher.target(rank, 0, half), Source::from(&got(turn, rank)[..]));
+            copy(publisher.target(peer, half, half), Source::from(&put(turn, rank)[..]));
+            publisher.set_tag(1, bank, &Tag([turn, rank as u64, 3, 4]));
+            publisher.signal(1, turn);
             wait(side, "a signal", |window| window.last_signal(peer, 1) >= turn);
             assert_eq!(window(side).tag(peer, 1, bank), Tag([turn, peer as u64, 3, 4]));
             assert!(read(window(side), peer, 0, half) == got(turn, peer), "a get in turn {turn}");
@@ -121,19 +121,19 @@ pub fn window_access_is_bounds_checked(make: FabricFactory<'_>) {
         let (window, end) = (&*window(side), SMALL_GEOMETRY.window_bytes);
         assert_eq!((window.bytes(), window.source(1, end, 0).len()), (end, 0));
         for (offset, bytes) in [(end, 1), (end - 8, 9), (0, end + 1), (usize::MAX, 2), (8, usize::MAX)] {
-            let outside = catch_unwind(AssertUnwindSafe(|| window.source(0, offset, bytes).len()));
-            assert!(outside.is_err(), "{bytes} bytes at {offset} were read");
-            let outside = catch_unwind(AssertUnwindSafe(|| window.target(1, offset, bytes).len()));
-            assert!(outside.is_err(), "{bytes} bytes at {offset} were written");
+            let refused = catch_unwind(AssertUnwindSafe(|| window.source(0, offset, bytes).len()));
+            assert!(refused.is_err(), "{bytes} bytes at {offset} were read");
+            let refused = catch_unwind(AssertUnwindSafe(|| window.target(1, offset, bytes).len()));
+            assert!(refused.is_err(), "{bytes} bytes at {offset} were written");
         }
         for cell in SlotClass::ALL {
             let end = cell.bytes();
             for (offset, bytes) in [(end, 1), (0, end + 1), (usize::MAX, 2)] {
-                let outside = catch_unwind(AssertUnwindSafe(|| window.slot(1, cell, 0, offset, bytes).len()));
-                assert!(outside.is_err(), "{bytes} bytes at {offset} of a cell were read");
-                let outside =
+                let refused = catch_unwind(AssertUnwindSafe(|| window.slot(1, cell, 0, offset, bytes).len()));
+                assert!(refused.is_err(), "{bytes} bytes at {offset} of a cell were read");
+                let refused =
                     catch_unwind(AssertUnwindSafe(|| window.own_slot(cell, 7, offset, bytes).len()));
-                assert!(outside.is_err(), "{bytes} bytes at {offset} of a cell were written");
+                assert!(refused.is_err(), "{bytes} bytes at {offset} of a cell were written");
             }
         }
     });

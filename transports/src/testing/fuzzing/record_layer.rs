@@ -76,9 +76,9 @@ thread_local! {
 fn changed(message: &[u8; MESSAGE_BYTES], changes: &[u8]) -> Vec<u8> {
     let (&cut, changes) = changes.split_first().unwrap_or((&0, &[]));
     let mut changed = message[..MESSAGE_BYTES.saturating_sub(cut.into())].to_vec();
-    let (inside, behind) = changes.split_at(changes.len().min(changed.len()));
-    changed.iter_mut().zip(inside).for_each(|(byte, change)| *byte ^= change);
-    changed.extend(behind);
+    let (flips, tail) = changes.split_at(changes.len().min(changed.len()));
+    changed.iter_mut().zip(flips).for_each(|(byte, change)| *byte ^= change);
+    changed.extend(tail);
     changed
 }
 
@@ -102,31 +102,43 @@ struct Connection {
 
 impl Connection {
     fn new(writer: SessionKeys, reader: SessionKeys) -> Self {
-        let (near, far) = UnixStream::pair().expect("a pair of sockets");
+        let (local, remote) = UnixStream::pair().expect("a pair of sockets");
         // The record layer only receives from a socket and shuts it down, which a cheaper Unix
         // socket does as well.
-        let far = TcpStream::from(OwnedFd::from(far));
+        let remote = TcpStream::from(OwnedFd::from(remote));
         let (waiting, last, written, read) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let (attacked, reads_ahead, broken) = (false, false, false);
         let reader = RecordLayer::new(reader);
-        Self { writer, near, waiting, last, written, attacked, reader, reads_ahead, far, read, broken }
+        Self {
+            writer,
+            near: local,
+            waiting,
+            last,
+            written,
+            attacked,
+            reader,
+            reads_ahead,
+            far: remote,
+            read,
+            broken,
+        }
     }
 
     /// Executes `script`, two bytes for each step, reads all that is left, and returns the keys.
     fn run(mut self, mut script: &[u8]) -> (SessionKeys, SessionKeys) {
-        while let [step, amount, rest @ ..] = script
+        while let [step, amount, tail @ ..] = script
             && self.written.len().max(self.waiting.len()) < WRITTEN_BYTES_MAX
         {
-            let own = rest.len().min(if step % STEPS == OWN { usize::from(*amount) } else { 0 });
-            script = &rest[own..];
-            self.step(step % STEPS, usize::from(*amount), &rest[..own]);
+            let length = tail.len().min(if step % STEPS == OWN { usize::from(*amount) } else { 0 });
+            script = &tail[length..];
+            self.step(step % STEPS, usize::from(*amount), &tail[..length]);
         }
         while self.read(READ_BYTES) || !(self.waiting.is_empty() || self.broken) {}
         assert!(self.attacked || self.read == self.written, "untouched records are read");
         (self.writer, self.reader.into_keys())
     }
 
-    fn step(&mut self, step: u8, amount: usize, own: &[u8]) {
+    fn step(&mut self, step: u8, amount: usize, bytes: &[u8]) {
         match step {
             WRITE => self.write(1 + amount),
             WRITE_MUCH => self.write(1 + amount * MUCH),
@@ -138,7 +150,7 @@ impl Connection {
                 self.reader.enable_read_ahead();
                 self.reads_ahead = true;
             }
-            OWN => self.inject(own),
+            OWN => self.inject(bytes),
             REPEAT => self.inject(&self.last.clone()),
             LEAVE_OUT => {
                 self.seal(&[0]);

@@ -39,7 +39,7 @@ fn remote(control: &mut dyn ControlChannel) -> Option<&mut RemoteControl> {
     let control = control as &mut dyn Any;
     match control.is::<RemoteControl>() {
         true => control.downcast_mut::<RemoteControl>(),
-        false => control.downcast_mut::<CombinedControl>().map(|both| &mut both.1),
+        false => control.downcast_mut::<CombinedControl>().map(|combined| &mut combined.1),
     }
 }
 
@@ -77,8 +77,8 @@ pub(super) fn note(state: &mut State) -> Note {
         0 => bytes.truncate(state.random.below(bytes.len() + 1)),
         1 if bytes.len() < MAX_CONTROL_MSG_BYTES => bytes.push(1),
         2 => {
-            let at = state.random.below(bytes.len());
-            bytes.get_mut(at).into_iter().for_each(|byte| *byte ^= 1 << (at % 8));
+            let index = state.random.below(bytes.len());
+            bytes.get_mut(index).into_iter().for_each(|byte| *byte ^= 1 << (index % 8));
         }
         _ => {}
     }

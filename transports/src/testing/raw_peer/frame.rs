@@ -41,9 +41,9 @@ impl State {
             let value = self.number().to_le_bytes();
             // Lengths come first.
             let end = frame.body.len().min(self.random.choose(&[4, 16, 256]));
-            let from = self.random.below(end) / 4 * 4;
+            let start = self.random.below(end) / 4 * 4;
             let bytes = self.random.choose(&[1, 4, 8]);
-            let place = frame.body.iter_mut().skip(from).take(bytes);
+            let place = frame.body.iter_mut().skip(start).take(bytes);
             place.zip(value).for_each(|(place, byte)| *place = byte);
         }
     }
@@ -66,15 +66,15 @@ impl State {
 
     /// Returns the tag of a message of a kind, of which some do not exist.
     pub(super) fn message_tag(&mut self, kind: u64) -> Tag {
-        let [one, two, three] = [self.word(), self.word(), self.word()];
+        let [first, second, third] = [self.word(), self.word(), self.word()];
         Tag(match kind {
-            0 => [MESSAGE, one, two, three],
-            1 => [MESSAGE | 1, one, 0, 0],
-            2 => [MESSAGE | 2, one, two, three],
-            3 => [MESSAGE | 3, one, two, 0],
-            4 => [MESSAGE | 4, one, two, 0],
-            5 => [MESSAGE | 5, one, 0, 0],
-            _ => [MESSAGE | one & 7, two, three, one],
+            0 => [MESSAGE, first, second, third],
+            1 => [MESSAGE | 1, first, 0, 0],
+            2 => [MESSAGE | 2, first, second, third],
+            3 => [MESSAGE | 3, first, second, 0],
+            4 => [MESSAGE | 4, first, second, 0],
+            5 => [MESSAGE | 5, first, 0, 0],
+            _ => [MESSAGE | first & 7, second, third, first],
         })
     }
 }

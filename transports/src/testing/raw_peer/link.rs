@@ -70,7 +70,7 @@ impl RawLink {
         self.is_diverted = true;
         let shared = Arc::clone(&self.state);
         let state = &mut *lock(&shared);
-        let own = frame.clone();
+        let intact = frame.clone();
         let mut changed = state.frame_like(frame);
         match state.wrong {
             Wrong::Length => {
@@ -80,10 +80,10 @@ impl RawLink {
                 self.push(changed);
             }
             Wrong::Repeat => {
-                own.into_iter().for_each(|own| self.push(own));
+                intact.into_iter().for_each(|frame| self.push(frame));
                 self.queue.push_back((changed, state.random.choose(&[1, 1, 2, 40])));
             }
-            Wrong::Swap => self.held = own.map(|own| (0, own)),
+            Wrong::Swap => self.held = intact.map(|frame| (0, frame)),
             Wrong::Withhold => {}
             Wrong::Tag => {
                 state.change_tag(&mut changed.tag);
@@ -100,26 +100,26 @@ impl RawLink {
                 state.has_acted = state.random.one_in(4);
             }
             Wrong::Late => {
-                own.into_iter().for_each(|own| self.push(own));
+                intact.into_iter().for_each(|frame| self.push(frame));
                 self.held = Some((1 + state.random.below(6), changed));
             }
             Wrong::Early => {
                 let word = state.random.choose(&[0, 3]);
                 changed.tag.0[word] = changed.tag.0[word].wrapping_add(1 + state.random.below(3) as u64);
                 self.push(changed);
-                own.into_iter().for_each(|own| self.push(own));
+                intact.into_iter().for_each(|frame| self.push(frame));
             }
             Wrong::Message => {
                 self.queue.extend(state.messages());
-                own.into_iter().for_each(|own| self.push(own));
+                intact.into_iter().for_each(|frame| self.push(frame));
             }
-            Wrong::Unframed => self.send_unframed(state, own),
+            Wrong::Unframed => self.send_unframed(state, intact),
             Wrong::Memory | Wrong::Control | Wrong::UnframedControl => {
                 match state.wrong {
                     Wrong::Memory => state.write_memory(),
                     _ => state.make_notes(),
                 }
-                own.into_iter().for_each(|own| self.push(own));
+                intact.into_iter().for_each(|frame| self.push(frame));
             }
             Wrong::Silence => state.is_silent = true,
             Wrong::Close => self.inner = None,
@@ -129,13 +129,13 @@ impl RawLink {
 
     /// Sends bytes that are no frame before a frame of the user. One that is not connected yet
     /// tries again with the next frame.
-    fn send_unframed(&mut self, state: &mut State, own: Option<Frame>) {
+    fn send_unframed(&mut self, state: &mut State, intact: Option<Frame>) {
         let (bytes, socket) = (state.unframed(), state.random.below(4));
         match self.tcp() {
             Some(tcp) => tcp.send_unframed(socket, &bytes),
             None => state.has_acted = false,
         }
-        own.into_iter().for_each(|own| self.push(own));
+        intact.into_iter().for_each(|frame| self.push(frame));
     }
 }
 

@@ -173,9 +173,9 @@ impl RawPeer {
             && state.random.one_in(2)
         {
             state.has_acted = true;
-            let (wrong, beside) = (state.wrong, state.random.one_in(2));
+            let (wrong, on_thread) = (state.wrong, state.random.one_in(2));
             match wrong {
-                Wrong::Memory if beside && self.writer.is_none() => {
+                Wrong::Memory if on_thread && self.writer.is_none() => {
                     let (memory, random) = (state.memory.clone(), state.random.clone());
                     self.writer = memory.map(|memory| std::thread::spawn(|| write_on(memory, random)));
                 }
@@ -247,8 +247,8 @@ impl State {
 
     /// Returns a number of the protocol: of a tag that was sent or has arrived, or another.
     fn word(&mut self) -> u64 {
-        let from = if self.random.one_in(2) { &self.sent } else { &self.arrived };
-        let tag = from.get(self.random.below(from.len())).map(|frame| frame.tag);
+        let frames = if self.random.one_in(2) { &self.sent } else { &self.arrived };
+        let tag = frames.get(self.random.below(frames.len())).map(|frame| frame.tag);
         match tag.filter(|_| self.random.one_in(2)) {
             Some(tag) => tag.0[1 + self.random.below(3)],
             None => self.number(),
@@ -257,8 +257,8 @@ impl State {
 
     /// Returns a tag of the protocol, or one with a word of another value.
     fn tag(&mut self) -> crate::Tag {
-        let from = if self.random.one_in(2) { &self.sent } else { &self.arrived };
-        let known = from.get(self.random.below(from.len())).map(|frame| frame.tag);
+        let frames = if self.random.one_in(2) { &self.sent } else { &self.arrived };
+        let known = frames.get(self.random.below(frames.len())).map(|frame| frame.tag);
         let mut tag = known.unwrap_or_default();
         if known.is_none() || self.random.one_in(2) {
             self.change_tag(&mut tag);

@@ -88,7 +88,7 @@ impl RejectLog {
             return false;
         }
         let now = Instant::now();
-        if self.window_start.is_none_or(|since| now - since >= LOG_WINDOW) {
+        if self.window_start.is_none_or(|start| now - start >= LOG_WINDOW) {
             if self.suppressed > 0 {
                 tracing::warn!("rejected {} more unauthenticated connections", self.suppressed);
             }
