@@ -74,11 +74,6 @@ const GAPS: &[(&[&str], &[Language], &str)] = &[
         "gather or scatter the counts with one call, and then the elements with `gather_v` or `scatter_v`",
     ),
     (
-        &["shrink_and_agree"],
-        &[C, Python],
-        "call `shrink`, then `all_reduce` with the minimum; repeat both if another rank dies in between",
-    ),
-    (
         &["run_with_recovery"],
         &[C, Python],
         "call `shrink_and_agree` in a loop, as the page on errors does in Rust",
