@@ -59,6 +59,26 @@ impl RankInfo {
             }
     }
 
+    /// Returns the number of ranks of the job, if the environment says it. Nothing else is read, so
+    /// a program can know the number before [`RankInfo::from_env`] checks the other variables.
+    ///
+    /// ```no_run
+    /// use unisono::bootstrap::RankInfo;
+    ///
+    /// let ranks = if RankInfo::is_in_env() { RankInfo::size_in_env() } else { Some(1) };
+    /// ```
+    pub fn size_in_env() -> Option<usize> {
+        Self::size_in_vars(|name| std::env::var(name).ok())
+    }
+
+    /// Works as [`RankInfo::size_in_env`], for the variables that `var` returns.
+    fn size_in_vars(var: impl Fn(&str) -> Option<String>) -> Option<usize> {
+        if ["RANK", "WORLD_SIZE"].into_iter().any(|name| var(name).is_some()) {
+            return parse_var(&var, "WORLD_SIZE").ok();
+        }
+        Placement::from_vars(&var).ok()?.map(|placement| placement.ranks)
+    }
+
     /// Reads the same facts as [`RankInfo::from_env`], from the variables of another process.
     ///
     /// # Errors
@@ -291,6 +311,20 @@ mod tests {
         assert!(is_in(&GOOD) && is_in(&GOOD[..1]) && is_in(&GOOD[1..2]));
         assert!(is_in(&[("OMPI_COMM_WORLD_RANK", "1")]), "a launcher's variables without their number");
         assert!(!is_in(&[]) && !is_in(&GOOD[2..]), "a meeting point is no place");
+    }
+
+    #[test]
+    fn number_of_ranks_is_that_of_from_env() {
+        let size = |set: &[(&str, &str)]| {
+            RankInfo::size_in_vars(|name| {
+                set.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string())
+            })
+        };
+        assert_eq!((size(&GOOD), size(&GOOD[1..2])), (Some(2), Some(2)));
+        assert_eq!(size(&[("OMPI_COMM_WORLD_RANK", "3"), ("OMPI_COMM_WORLD_SIZE", "4")]), Some(4));
+        for unknown in [&[][..], &GOOD[..1], &GOOD[2..], &[("WORLD_SIZE", "two")]] {
+            assert_eq!(size(unknown), None, "{unknown:?}");
+        }
     }
 
     #[test]
