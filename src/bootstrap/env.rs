@@ -39,46 +39,6 @@ impl RankInfo {
         Self::from_vars(|name| std::env::var(name).ok())
     }
 
-    /// Returns true if the environment has the variables of a rank, or some of them. Then call
-    /// [`RankInfo::from_env`], whose error names a missing variable.
-    ///
-    /// The only process of a launcher, such as the shell of `salloc`, is not taken for a rank,
-    /// because it may start ranks itself. `MASTER_ADDR`, `MASTER_PORT` and `UNISONO_ID` alone do
-    /// not make a process a rank either, because the shell of a job may have them, too.
-    pub fn is_in_env() -> bool {
-        // A value that is not valid text is present, too. `from_env` refuses it.
-        Self::is_in_vars(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
-    }
-
-    /// Works as [`RankInfo::is_in_env`], for the variables that `var` returns.
-    fn is_in_vars(var: impl Fn(&str) -> Option<String>) -> bool {
-        ["RANK", "WORLD_SIZE"].into_iter().any(|name| var(name).is_some())
-            || match Placement::from_vars(&var) {
-                Ok(placement) => placement.is_some_and(|placement| placement.ranks > 1),
-                Err(_) => true,
-            }
-    }
-
-    /// Returns the number of ranks of the job, if the environment says it. Nothing else is read, so
-    /// a program can know the number before [`RankInfo::from_env`] checks the other variables.
-    ///
-    /// ```no_run
-    /// use unisono::bootstrap::RankInfo;
-    ///
-    /// let ranks = if RankInfo::is_in_env() { RankInfo::size_in_env() } else { Some(1) };
-    /// ```
-    pub fn size_in_env() -> Option<usize> {
-        Self::size_in_vars(|name| std::env::var(name).ok())
-    }
-
-    /// Works as [`RankInfo::size_in_env`], for the variables that `var` returns.
-    fn size_in_vars(var: impl Fn(&str) -> Option<String>) -> Option<usize> {
-        if ["RANK", "WORLD_SIZE"].into_iter().any(|name| var(name).is_some()) {
-            return parse_var(&var, "WORLD_SIZE").ok();
-        }
-        Placement::from_vars(&var).ok()?.map(|placement| placement.ranks)
-    }
-
     /// Reads the same facts as [`RankInfo::from_env`], from the variables of another process.
     ///
     /// # Errors
@@ -293,37 +253,6 @@ mod tests {
                 identity(&set).unwrap_err().to_string().contains(&format!("{name}={value}")),
                 "{name}={value}"
             );
-        }
-    }
-
-    #[test]
-    fn a_part_of_an_environment_counts_as_one() {
-        let is_in = |set: &[(&str, &str)]| {
-            RankInfo::is_in_vars(|name| {
-                set.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string())
-            })
-        };
-        for (missing, _) in GOOD {
-            let set: Vec<_> = GOOD.into_iter().filter(|(name, _)| *name != missing).collect();
-            assert!(is_in(&set), "without {missing}");
-            assert!(identity(&set).is_err(), "without {missing}");
-        }
-        assert!(is_in(&GOOD) && is_in(&GOOD[..1]) && is_in(&GOOD[1..2]));
-        assert!(is_in(&[("OMPI_COMM_WORLD_RANK", "1")]), "a launcher's variables without their number");
-        assert!(!is_in(&[]) && !is_in(&GOOD[2..]), "a meeting point is no place");
-    }
-
-    #[test]
-    fn number_of_ranks_is_that_of_from_env() {
-        let size = |set: &[(&str, &str)]| {
-            RankInfo::size_in_vars(|name| {
-                set.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string())
-            })
-        };
-        assert_eq!((size(&GOOD), size(&GOOD[1..2])), (Some(2), Some(2)));
-        assert_eq!(size(&[("OMPI_COMM_WORLD_RANK", "3"), ("OMPI_COMM_WORLD_SIZE", "4")]), Some(4));
-        for unknown in [&[][..], &GOOD[..1], &GOOD[2..], &[("WORLD_SIZE", "two")]] {
-            assert_eq!(size(unknown), None, "{unknown:?}");
         }
     }
 
