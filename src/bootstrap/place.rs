@@ -28,7 +28,7 @@ impl RankInfo {
     /// }
     /// ```
     pub fn rank_in_env() -> Option<Rank> {
-        Place::from_vars(|name| std::env::var(name).ok()).rank
+        Place::of_this_process().rank
     }
 
     /// Returns the number of ranks of the job, if the environment says it, as
@@ -40,7 +40,7 @@ impl RankInfo {
     /// println!("{:?} ranks", RankInfo::size_in_env());
     /// ```
     pub fn size_in_env() -> Option<usize> {
-        Place::from_vars(|name| std::env::var(name).ok()).ranks
+        Place::of_this_process().ranks
     }
 
     /// Works as [`RankInfo::is_in_env`], for the variables that `var` returns.
@@ -61,6 +61,10 @@ struct Place {
 }
 
 impl Place {
+    fn of_this_process() -> Self {
+        Self::from_vars(|name| std::env::var(name).ok())
+    }
+
     fn from_vars(var: impl Fn(&str) -> Option<String>) -> Self {
         if ["RANK", "WORLD_SIZE"].into_iter().any(|name| var(name).is_some()) {
             let [rank, ranks] = ["RANK", "WORLD_SIZE"].map(|name| parse_var(&var, name).ok());
