@@ -113,8 +113,8 @@ impl Config {
         Self::load_for_ranks(path, overrides, None)
     }
 
-    /// Loads as [`Config::load`] does, for a run of `ranks` ranks if their number is known. Defaults
-    /// follow this number, too.
+    /// Loads as [`Config::load`] does, for a run of `ranks` ranks if their number is known.
+    /// Defaults follow this number, too.
     ///
     /// # Errors
     /// Fails as [`Config::load`] does. [`Config::batch`] and [`Mesh::new`] check the number.

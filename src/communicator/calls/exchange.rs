@@ -128,8 +128,8 @@ impl Communicator {
         Ok(())
     }
 
-    /// Sends each rank its share, and returns the share of this rank. Ranks other than the root give
-    /// an empty list. At the root, which has its share already, returns `None`.
+    /// Sends each rank its share, and returns the share of this rank. Ranks other than the root
+    /// give an empty list. At the root, which has its share already, returns `None`.
     pub(in crate::communicator) fn scatter_shares<T: Element>(
         &self,
         kind: OpKind,

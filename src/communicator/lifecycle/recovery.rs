@@ -11,9 +11,9 @@ impl Communicator {
     /// are left have completed it.
     ///
     /// `value` returns the state from which this rank can go on, for example the number of its
-    /// newest checkpoint. It is called before each attempt. The attempt gets the communicator of the
-    /// ranks that are left, and the smallest of their values, which is the same on all ranks. It
-    /// must begin with the state of this value, because an attempt that failed may have changed
+    /// newest checkpoint. It is called before each attempt. The attempt gets the communicator of
+    /// the ranks that are left, and the smallest of their values, which is the same on all ranks.
+    /// It must begin with the state of this value, because an attempt that failed may have changed
     /// only parts of the state on some ranks.
     ///
     /// A barrier follows the attempt, so that no rank leaves while another rank must repeat it. A
@@ -21,8 +21,8 @@ impl Communicator {
     /// of the communicator. If another rank fails after that, the ranks that are left go on without
     /// the rank that returned.
     ///
-    /// [`Communicator::shrink_and_agree`] makes the communicator of the ranks that are left. Call it
-    /// yourself if a rank keeps its state in memory, as in the loop of the page on errors.
+    /// [`Communicator::shrink_and_agree`] makes the communicator of the ranks that are left. Call
+    /// it yourself if a rank keeps its state in memory, as in the loop of the page on errors.
     ///
     /// # Errors
     /// The error of the attempt, if it would come again. This is the case if neither the error nor

@@ -7,7 +7,8 @@ use crate::optim::LrShape;
 
 impl Config {
     /// Replaces defaults that contradict given keys, or the number of ranks if it is known.
-    /// `is_given` is true for keys of the file and of overrides. Defaults that fit stay as they are.
+    /// Defaults that fit stay as they are. `is_given` is true for keys of the file and of
+    /// overrides.
     pub(super) fn follow_given_keys(&mut self, is_given: impl Fn(&str) -> bool, ranks: Option<usize>) {
         let is_default = |key: &str| !is_given(key);
         let (steps, schedule) = (self.schedule.steps, &mut self.schedule);

@@ -20,8 +20,8 @@ pub trait TokenSource: Send + Sync {
     fn read(&self, start: usize, into: &mut [u32]) -> Result<()>;
 
     /// Examines part `rank` of `ranks` parts of the tokens, so that one beyond the vocabulary is
-    /// found before it is read. Of a long file, only pieces all over it are examined. After each
-    /// piece, `examined` gets the number of pieces that lie before its end, and of all pieces.
+    /// found before it is read. In a long file, only pieces all over it are examined. After each
+    /// piece, `examined` gets the number of pieces up to its end, and the number of all pieces.
     ///
     /// # Errors
     /// Fails as [`TokenSource::read`] does.

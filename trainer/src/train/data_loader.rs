@@ -56,8 +56,8 @@ impl DataLoader {
     }
 
     /// Examines this rank's part of token files for tokens beyond the vocabulary, which the model
-    /// would meet after hours. The ranks together examine files of up to 1 GiB whole, and 1 GiB of a
-    /// longer file. Rank 0 shows the progress.
+    /// could meet after hours. The ranks together examine a file of up to 1 GiB whole, and 1 GiB of
+    /// a longer file. Rank 0 shows the progress.
     ///
     /// # Errors
     /// Names the file and the token.
