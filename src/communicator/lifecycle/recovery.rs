@@ -83,7 +83,7 @@ impl Communicator {
             if left.size() == comm.size() {
                 return Err(error);
             }
-            tracing::warn!(rank = left.rank(), ranks = left.size(), value = smallest, %error, "goes on");
+            tracing::warn!(rank = left.rank(), ranks = left.size(), value = smallest, %error, "runs again");
             (comm, agreed) = (left, Ok(smallest));
         }
     }
