@@ -7,7 +7,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::{error::Error, fs, fs::File, io, io::Write, ops::Range, path::PathBuf};
-use unisono::{Communicator, Min, Sum};
+use unisono::{Communicator, Sum};
 
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Job {
@@ -20,27 +20,15 @@ pub(crate) struct Job {
 type OnStep<'a> = &'a dyn Fn(&Communicator, u64);
 
 /// Trains with the ranks that are left, and by the settings of rank 0.
-pub(crate) fn train(mut comm: Communicator, own_job: Job, on_step: OnStep) -> Result<Model, Box<dyn Error>> {
+pub(crate) fn train(comm: Communicator, own_job: Job, on_step: OnStep) -> Result<Model, Box<dyn Error>> {
     let job = comm.broadcast_object(Some(own_job), 0)?;
-    // A job that is started again goes on from its newest checkpoint.
-    let mut step = comm.all_reduce_value(newest_checkpoint(&job), Min)?;
-    loop {
-        let mut model = Model::load(&job, step)?;
-        match take_steps(&comm, &mut model, &job, on_step) {
-            Ok(()) => return Ok(model),
-            Err(error) if !error.is_recoverable() => return Err(error.into()),
-            Err(error) => {
-                let (left, agreed) = comm.shrink_and_agree(newest_checkpoint(&job))?;
-                if left.size() == comm.size() {
-                    return Err(error.into()); // No rank failed, so the error would come again.
-                }
-                (comm, step) = (left, agreed);
-            }
-        }
-    }
+    // After a death, and when a job is started again, all go on from the newest checkpoint.
+    comm.run_with_recovery(|| newest_checkpoint(&job), |comm, step| take_steps(comm, &job, step, on_step))
 }
 
-fn take_steps(comm: &Communicator, model: &mut Model, job: &Job, on_step: OnStep) -> unisono::Result<()> {
+/// Takes the steps that follow `step`.
+fn take_steps(comm: &Communicator, job: &Job, step: u64, on_step: OnStep) -> Result<Model, Box<dyn Error>> {
+    let mut model = Model::load(job, step)?;
     // The ranks that are left have the samples of the others, too.
     let samples: Vec<usize> = (comm.rank()..SAMPLES).step_by(comm.size()).collect();
     while model.step < job.steps {
@@ -62,7 +50,7 @@ fn take_steps(comm: &Communicator, model: &mut Model, job: &Job, on_step: OnStep
     if let Some(errors) = comm.gather_vec(&errors, 0)? {
         println!("samples of ranks: {:?}", errors.iter().map(Vec::len).collect::<Vec<_>>());
     }
-    comm.barrier() // No rank leaves while another must repeat steps.
+    Ok(model)
 }
 
 /// A linear model of two layers, whose outputs are added.
@@ -116,8 +104,7 @@ fn newest_checkpoint(job: &Job) -> u64 {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let has_launcher = std::env::var_os("RANK").is_some();
-    let comm = if has_launcher { Communicator::from_env()? } else { Communicator::local(1)?.remove(0) };
+    let comm = Communicator::from_env_or_alone()?;
     let folder = PathBuf::from(std::env::args().nth(1).unwrap_or_else(|| "checkpoints/loop".to_owned()));
     fs::create_dir_all(&folder)?;
     let dies = std::env::var("DIES").is_ok_and(|number| number == comm.rank().to_string());

@@ -38,16 +38,17 @@ fn role(prefix: &[&str], role: &str) -> Command {
 #[test]
 fn started_process() {
     match std::env::var(ROLE).as_deref() {
-        Ok("rank") => reduce_from_env(),
+        Ok("rank") => reduce(Communicator::from_env()),
+        Ok("rank or alone") => reduce(Communicator::from_env_or_alone()),
         Ok("communicators") => make_communicators(1000, 8),
         Ok("heap") => print_heap_error(),
         _ => {}
     }
 }
 
-/// Joins as the environment says, and prints the sum of all ranks plus one.
-fn reduce_from_env() {
-    let comm = Communicator::from_env().expect("a communicator");
+/// Prints the sum of all ranks plus one.
+fn reduce(comm: unisono::Result<Communicator>) {
+    let comm = comm.expect("a communicator");
     let mut value = [comm.rank() as u64 + 1];
     comm.all_reduce(&mut value, Sum).expect("a sum");
     println!("sum {} of {} over {}", value[0], comm.size(), comm.transport());
@@ -129,6 +130,27 @@ fn mpirun_starts_one_world() {
     }
     let said = finish(role(&mpirun, "rank").spawn().expect("it starts"));
     assert_eq!(said.matches("sum 10 of 4 over shm").count(), 4, "{said}");
+}
+
+#[test]
+fn process_without_a_launcher_is_alone() {
+    let said = finish(role(&[], "rank or alone").spawn().expect("it starts"));
+    assert!(said.contains("sum 1 of 1 over threads"), "{said}");
+    let id = UniqueId::new(LOOPBACK).expect("an id").to_string();
+    let ranks = [0, 1].map(|rank| {
+        let mut command = role(&[], "rank or alone");
+        command.env("RANK", rank.to_string()).env("WORLD_SIZE", "2").env("UNISONO_ID", &id);
+        command.spawn().expect("it starts")
+    });
+    for rank in ranks {
+        let said = finish(rank);
+        assert!(said.contains("sum 3 of 2 over shm"), "{said}");
+    }
+    // A part of the variables of a rank is an error.
+    let Output { status, stderr, .. } =
+        role(&[], "rank or alone").env("RANK", "0").output().expect("it runs");
+    let said = String::from_utf8_lossy(&stderr);
+    assert!(!status.success() && said.contains("WORLD_SIZE is not set"), "{said}");
 }
 
 #[test]

@@ -4,9 +4,10 @@
 mod support;
 
 use std::net::Ipv4Addr;
+use std::sync::Barrier;
 use std::time::{Duration, Instant};
 use support::World;
-use unisono::{BootstrapError, Communicator, Config, ErrorKind, Sum, Transport, UniqueId};
+use unisono::{BootstrapError, Communicator, Config, Error, ErrorKind, Sum, Transport, UniqueId};
 use unisono_transports::testing::{HANG, NEVER};
 
 fn config() -> Config {
@@ -86,6 +87,60 @@ fn survivors_agree_on_the_smallest_value() {
                 }),
             };
             assert_eq!(left.expect("all are here").size(), 3);
+        });
+    }
+}
+
+#[test]
+fn recovery_repeats_an_attempt_without_the_dead() {
+    for world in World::ALL {
+        world.run(4, &config(), |comm| {
+            let number = comm.rank();
+            let mut attempts = Vec::new();
+            let outcome = comm.run_with_recovery(
+                || 10 + number as u64,
+                |comm, value| {
+                    attempts.push((comm.size(), value));
+                    match number {
+                        0 => Err("no data".into()),
+                        _ => Ok(comm.all_reduce_value(number, Sum)?),
+                    }
+                },
+            );
+            let expected: &[_] = match number {
+                0 => &[(4, 10)],
+                _ => &[(4, 10), (3, 11)],
+            };
+            assert_eq!(attempts, expected, "{world:?}, rank {number}");
+            match number {
+                0 => assert_eq!(outcome.unwrap_err().to_string(), "no data"),
+                _ => assert_eq!(outcome.expect("three are left"), 6, "{world:?}, rank {number}"),
+            }
+        });
+    }
+}
+
+#[test]
+fn errors_that_would_come_again_end_a_recovery() {
+    for world in World::ALL {
+        let ended = Barrier::new(2);
+        world.run(2, &config(), |comm| {
+            let (handle, mut attempts) = (comm.clone(), 0);
+            let outcome = comm.run_with_recovery(
+                || 0,
+                |comm, _| {
+                    attempts += 1;
+                    // Ranks disagree on the count.
+                    Ok(comm.all_reduce(&mut vec![0.0f32; 8 + comm.rank()], Sum)?)
+                },
+            );
+            // No rank leaves before the other has its error.
+            ended.wait();
+            drop(handle);
+            let error = outcome.unwrap_err();
+            let error: &Error = error.downcast_ref().expect("an error of the library");
+            assert!(matches!(error.kind(), ErrorKind::Mismatch { .. }), "{world:?}: {error}");
+            assert_eq!(attempts, 1, "{world:?}");
         });
     }
 }

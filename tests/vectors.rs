@@ -53,6 +53,18 @@ fn long_vectors_arrive_whole() {
     }
 }
 
+/// The root keeps its own vector, which is checked like those that it sends.
+#[test]
+fn scattered_vector_of_the_root_is_checked() {
+    let config = Config::default().with_check_finite(true).with_timeout(NEVER);
+    World::Threads.run(2, &config, |comm| {
+        let given = [vec![1.0, f32::NAN], vec![2.0]];
+        let error = comm.scatter_vec((comm.rank() == 0).then_some(&given[..]), 0).unwrap_err();
+        let is_found = matches!(error.kind(), ErrorKind::NotFinite { rank: 0, index: 1, .. });
+        assert!(comm.rank() == 1 || is_found, "{error}");
+    });
+}
+
 #[test]
 fn single_values_are_reduced_over_every_transport() {
     for world in WORLDS {

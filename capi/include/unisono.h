@@ -204,6 +204,13 @@ UNISONO_CHECKED uint32_t unisono_comm_grow(const unisono_comm *comm, const char 
 /* Makes a communicator of the ranks that are left after an error has ended this one. All ranks that are left call it. */
 UNISONO_CHECKED uint32_t unisono_comm_shrink(const unisono_comm *comm, unisono_comm **survivors);
 
+/* Does the same as unisono_comm_shrink. `value` holds a number of this rank, such as its training step, and gets the smallest
+ * number of the ranks that are left. Some of these ranks may have completed an operation in which others failed, and all must
+ * go on from the same step. Ranks that get the same communicator get the same number. If a rank dies in this call, its number
+ * is taken into account either by all of them or by none. Ranks may also call unisono_comm_shrink, which gives no number. If
+ * the call fails, `value` is unchanged. */
+UNISONO_CHECKED uint32_t unisono_comm_shrink_and_agree(const unisono_comm *comm, uint64_t *value, unisono_comm **survivors);
+
 /* Ends a communicator. No call on it may be under way. Requests stay valid: wait for them and free them. NULL is allowed. */
 uint32_t unisono_comm_destroy(unisono_comm *comm);
 

@@ -47,6 +47,32 @@ pub unsafe extern "C" fn unisono_comm_shrink(
     unsafe { make(comm, survivors, |comm| Ok(comm.shrink()?)) }
 }
 
+/// Makes a communicator of the ranks that are left, and replaces `value` by the smallest of their
+/// values.
+///
+/// # Safety
+/// `comm` is null or a handle; `value` is null or valid for reads and writes; `survivors` is null
+/// or valid for writes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn unisono_comm_shrink_and_agree(
+    comm: *const UnisonoComm,
+    value: *mut u64,
+    survivors: *mut *mut UnisonoComm,
+) -> u32 {
+    let shrink = |comm: &Communicator| {
+        if value.is_null() {
+            return argument("the value is NULL");
+        }
+        // SAFETY: by the contract.
+        let (left, smallest) = comm.shrink_and_agree(unsafe { value.read() })?;
+        // SAFETY: by the contract.
+        unsafe { store(value, smallest) }?;
+        Ok(left)
+    };
+    // SAFETY: by the contract.
+    unsafe { make(comm, survivors, shrink) }
+}
+
 /// Makes another communicator of the same ranks. Its calls do not wait for calls on this one.
 ///
 /// # Safety

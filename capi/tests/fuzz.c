@@ -154,6 +154,7 @@ static uint32_t call_other(struct rank *r) {
     unisono_comm *c = any_comm(r), *made[4] = {NULL};
     unisono_message_info info;
     size_t number = below(r, 2 * ARENA);
+    uint64_t value = any_tag(r);
     uint32_t code = UNISONO_OK, state;
     int found;
     char text[200];
@@ -179,6 +180,7 @@ static uint32_t call_other(struct rank *r) {
     case 17: return unisono_request_info(NULL, &info);
     case 18: return unisono_request_on_complete(NULL, on_complete, NULL);
     case 19: return unisono_request_free(NULL);
+    case 20: code = below(r, 8) ? 0 : unisono_comm_shrink_and_agree(c, below(r, 4) ? &value : NULL, below(r, 4) ? made : NULL); break;
     default: return call_request(r);
     }
     for (int i = 0; i < 4; i++) CHECK(unisono_comm_destroy(made[i]) == UNISONO_OK);

@@ -202,15 +202,17 @@ static void check_texts(unisono_comm *comm) {
     CHECK(strchr(unisono_version(), '.'));
 }
 
-/* The last rank of the group leaves without a word. The others learn which one, and go on. */
+/* The last rank of the group leaves without a word. The others learn which one, and go on from the smallest step. */
 static void check_recovery(unisono_comm *comm, size_t size) {
     size_t rank, left;
+    uint64_t step;
     unisono_comm *survivors;
     CHECK(unisono_comm_rank(comm, &rank) == UNISONO_OK);
     if (size > 1 && rank + 1 < size) {
         while (unisono_barrier(comm) == UNISONO_OK) {}
         CHECK(unisono_last_error_is_recoverable() == 1 && unisono_last_error_peer() == size - 1);
-        CHECK(unisono_comm_shrink(comm, &survivors) == UNISONO_OK);
+        step = 40 + rank;
+        CHECK(unisono_comm_shrink_and_agree(comm, &step, &survivors) == UNISONO_OK && step == 40);
         CHECK(unisono_comm_size(survivors, &left) == UNISONO_OK && left == size - 1);
         CHECK(unisono_comm_destroy(survivors) == UNISONO_OK);
     }
@@ -258,6 +260,10 @@ static void check_failure(unisono_comm *comm, size_t rank) {
         check_recovery(survivors, size);
     }
     CHECK(unisono_comm_shrink(NULL, &survivors) == UNISONO_INVALID_USAGE && survivors == NULL);
+    uint64_t step = 7;
+    CHECK(unisono_comm_shrink_and_agree(NULL, &step, &survivors) == UNISONO_INVALID_USAGE && survivors == NULL && step == 7);
+    CHECK(unisono_comm_shrink_and_agree(comm, NULL, &survivors) == UNISONO_INVALID_USAGE && survivors == NULL);
+    CHECK(unisono_comm_shrink_and_agree(comm, &step, NULL) == UNISONO_INVALID_USAGE && step == 7);
 }
 
 static void *run_rank(void *argument) {

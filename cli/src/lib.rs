@@ -210,19 +210,22 @@ pub fn main_with(algorithms: &[Algorithm]) -> ExitCode {
     }
 }
 
-/// Registers the algorithms of the caller and of files by their names, for the commands that run
-/// algorithms.
+/// Makes the algorithms of the caller and of files known by their names, for the commands that run
+/// or show algorithms.
 fn register(command: &Command, algorithms: &[Algorithm]) -> Result<(), String> {
-    // No algorithm runs in this process, but in the program that it starts or becomes.
-    if matches!(command, Command::ExecRank { .. } | Command::Run(_)) {
-        return Ok(());
+    match command {
+        // No algorithm runs in this process, but in the program that it starts or becomes.
+        Command::ExecRank { .. } | Command::Run(_) => Ok(()),
+        // These two commands prove schedules and show what is wrong with them, so nothing is proved
+        // before, and they read the files themselves.
+        Command::Check(_) | Command::Explain(_) => given::set_algorithms(algorithms),
+        _ => {
+            for algorithm in algorithms {
+                unisono::register_algorithm(*algorithm).map_err(|error| error.to_string())?;
+            }
+            given::register()
+        }
     }
-    for algorithm in algorithms {
-        unisono::register_algorithm(*algorithm).map_err(|error| error.to_string())?;
-    }
-    // These two commands also show what is wrong with a schedule, so they read the files
-    // themselves.
-    if matches!(command, Command::Check(_) | Command::Explain(_)) { Ok(()) } else { given::register() }
 }
 
 fn carry_out(command: Command) -> Result<u8, String> {

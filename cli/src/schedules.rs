@@ -4,7 +4,8 @@ use crate::given;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use unisono::schedule::check::{AlgorithmReport, cases as specs, sweep};
-use unisono::schedule::{Algorithm, Collective, GroupSpec, Rank, Schedule, draw, find};
+use unisono::schedule::draw::Drawing;
+use unisono::schedule::{Algorithm, Collective, GroupSpec, Rank, Schedule};
 use unisono_transports::text::printable;
 
 #[derive(clap::Args)]
@@ -74,7 +75,7 @@ fn algorithms(count: usize) -> String {
 
 fn check_algorithms(arguments: &CheckArguments) -> Result<Vec<AlgorithmReport>, String> {
     let is_named = |row: &&'static Algorithm| arguments.algo.as_deref().is_none_or(|name| name == row.name);
-    let chosen: Vec<_> = Algorithm::all().into_iter().filter(is_named).collect();
+    let chosen: Vec<_> = given::algorithms().into_iter().filter(is_named).collect();
     if let (Some(name), true) = (&arguments.algo, chosen.is_empty()) {
         return Err(format!("no algorithm `{name}`; `list` shows all"));
     }
@@ -146,10 +147,10 @@ pub(crate) fn explain(arguments: &ExplainArguments) -> Result<u8, String> {
         (None, []) => return Err("name a collective, for example all_reduce, or a --schedule".to_owned()),
         _ => return Err("explain shows one schedule: name a collective or one --schedule".to_owned()),
     };
-    let proof = given::prove(&schedule);
-    println!("{}", draw::explain(&schedule));
+    let drawing = Drawing::new(&schedule);
+    println!("{}", drawing.explain());
     // A violation stands below the steps already.
-    if let Ok(report) = &proof {
+    if let Ok(report) = drawing.proof() {
         println!(
             "proved: {} steps in the longest chain, {} chunks moved, {} chunks of scratch",
             report.steps, report.chunks, report.scratch_chunks
@@ -162,12 +163,12 @@ pub(crate) fn explain(arguments: &ExplainArguments) -> Result<u8, String> {
         Ok::<_, String>(())
     };
     if let Some(path) = &arguments.svg {
-        write(path, draw::svg(&schedule))?;
+        write(path, drawing.svg())?;
     }
     if let Some(path) = &arguments.json {
         write(path, serde_json::to_string(&schedule).map_err(|error| error.to_string())?)?;
     }
-    Ok(u8::from(proof.is_err()))
+    Ok(u8::from(drawing.proof().is_err()))
 }
 
 /// Returns the algorithm that the arguments name, and its schedule for the number of ranks and the
@@ -193,9 +194,10 @@ fn algorithm(collective: &str, name: &str) -> Result<&'static Algorithm, String>
         let names: Vec<_> = Collective::ALL.iter().map(|known| known.name()).collect();
         return Err(format!("unknown collective `{collective}`; known are {}", names.join(", ")));
     };
-    find(known, name).ok_or_else(|| {
-        let rows = Algorithm::all().into_iter().filter(|row| row.collective == known);
-        let names: Vec<_> = rows.map(|row| row.name).collect();
+    let mut rows = given::algorithms();
+    rows.retain(|row| row.collective == known);
+    rows.iter().copied().find(|row| row.name == name).ok_or_else(|| {
+        let names: Vec<_> = rows.iter().map(|row| row.name).collect();
         format!("unknown algorithm `{name}` for {collective}; known are {}", names.join(", "))
     })
 }

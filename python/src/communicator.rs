@@ -239,6 +239,14 @@ impl Communicator {
         py.detach(|| comm.shrink()).map(Self::from).map_err(|error| exception(py, &error))
     }
 
+    /// Makes a communicator of the ranks that are left, and returns the smallest of their values
+    /// with it.
+    fn shrink_and_agree(&self, py: Python<'_>, value: u64) -> PyResult<(Self, u64)> {
+        let comm = self.inner(py)?;
+        let made = py.detach(|| comm.shrink_and_agree(value));
+        made.map(|(left, smallest)| (Self::from(left), smallest)).map_err(|error| exception(py, &error))
+    }
+
     /// Returns the last operations, as JSON.
     fn flight_record(&self, py: Python<'_>) -> PyResult<String> {
         Ok(self.inner(py)?.flight_record().to_json())

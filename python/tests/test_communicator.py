@@ -422,6 +422,23 @@ def test_errors_say_who_left_and_whether_shrink_helps(threads):
     assert threads(2, body) == [1.0, None]
 
 
+def test_survivors_agree_on_the_smallest_value(threads):
+    def body(comm):
+        if comm.rank == 1:
+            return comm.close()
+        with pytest.raises(errors.Error) as raised:
+            comm.barrier()
+        assert raised.value.is_recoverable
+        for value in (-1, 2**64, 1.5):
+            with pytest.raises(errors.InvalidUsage, match="in shrink_and_agree: value is"):
+                comm.shrink_and_agree(value)
+        left, step = comm.shrink_and_agree(2**63 + 40 + comm.rank)
+        assert left.size == 2
+        return step - 2**63
+
+    assert threads(3, body) == [40, None, 40]
+
+
 def test_split_shrink_and_flight_record(threads):
     def body(comm):
         half = comm.split(comm.rank % 2, settings={"channels": 1})

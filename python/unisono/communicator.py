@@ -347,9 +347,22 @@ class Communicator:
         """Returns a communicator of the ranks that are left after a failure.
 
         This helps if the attribute ``is_recoverable`` of the exception is true. Some ranks may have
-        completed an operation in which others failed, so agree on the step to continue from.
+        completed an operation in which others failed. ``shrink_and_agree`` lets the ranks agree on
+        the step to continue from as well.
         """
         return Communicator(self._native.shrink())
+
+    def shrink_and_agree(self, value):
+        """Returns a communicator of the ranks that are left, and the smallest ``value`` of these ranks.
+
+        The value is a whole number below 2**64, such as a training step or the number of a
+        checkpoint. Ranks that get the same communicator get the same value. If a rank dies in this
+        call, its value is taken into account either by all of them or by none. Every rank that is
+        left must call this method or ``shrink``, which gives no value.
+        """
+        value = self._whole("shrink_and_agree", "value", value, most=2**64 - 1)
+        left, smallest = self._native.shrink_and_agree(value)
+        return Communicator(left), smallest
 
     def abort(self, reason="aborted by the application"):
         """Ends the operations of this communicator on all ranks, with an error."""

@@ -39,26 +39,6 @@ impl RankInfo {
         Self::from_vars(|name| std::env::var(name).ok())
     }
 
-    /// Returns true if the environment has the variables of a rank, or some of them. Then call
-    /// [`RankInfo::from_env`], whose error names a missing variable.
-    ///
-    /// The only process of a launcher, such as the shell of `salloc`, is not taken for a rank,
-    /// because it may start ranks itself. `MASTER_ADDR`, `MASTER_PORT` and `UNISONO_ID` alone do
-    /// not make a process a rank either, because the shell of a job may have them, too.
-    pub fn is_in_env() -> bool {
-        // A value that is not valid text is present, too. `from_env` refuses it.
-        Self::is_in_vars(|name| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()))
-    }
-
-    /// Works as [`RankInfo::is_in_env`], for the variables that `var` returns.
-    fn is_in_vars(var: impl Fn(&str) -> Option<String>) -> bool {
-        ["RANK", "WORLD_SIZE"].into_iter().any(|name| var(name).is_some())
-            || match Placement::from_vars(&var) {
-                Ok(placement) => placement.is_some_and(|placement| placement.ranks > 1),
-                Err(_) => true,
-            }
-    }
-
     /// Reads the same facts as [`RankInfo::from_env`], from the variables of another process.
     ///
     /// # Errors
@@ -274,23 +254,6 @@ mod tests {
                 "{name}={value}"
             );
         }
-    }
-
-    #[test]
-    fn a_part_of_an_environment_counts_as_one() {
-        let is_in = |set: &[(&str, &str)]| {
-            RankInfo::is_in_vars(|name| {
-                set.iter().find(|(key, _)| *key == name).map(|(_, value)| value.to_string())
-            })
-        };
-        for (missing, _) in GOOD {
-            let set: Vec<_> = GOOD.into_iter().filter(|(name, _)| *name != missing).collect();
-            assert!(is_in(&set), "without {missing}");
-            assert!(identity(&set).is_err(), "without {missing}");
-        }
-        assert!(is_in(&GOOD) && is_in(&GOOD[..1]) && is_in(&GOOD[1..2]));
-        assert!(is_in(&[("OMPI_COMM_WORLD_RANK", "1")]), "a launcher's variables without their number");
-        assert!(!is_in(&[]) && !is_in(&GOOD[2..]), "a meeting point is no place");
     }
 
     #[test]

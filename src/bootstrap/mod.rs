@@ -23,6 +23,7 @@ mod launcher;
 pub(crate) mod local_exchange;
 mod meeting_point;
 pub(crate) mod peer_info;
+mod place;
 mod store;
 pub(crate) mod unique_id;
 mod user_key;

@@ -211,6 +211,22 @@ impl Communicator {
         Self::builder().from_env()
     }
 
+    /// Connects to the other ranks as [`Communicator::from_env`] does. If no launcher has started
+    /// the process, returns the communicator of a single rank.
+    ///
+    /// # Errors
+    /// As [`Communicator::from_env`], also if the environment has only some of the variables of a
+    /// rank.
+    ///
+    /// ```no_run
+    /// let comm = unisono::Communicator::from_env_or_alone()?;
+    /// println!("rank {} of {}", comm.rank(), comm.size());
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
+    pub fn from_env_or_alone() -> Result<Self> {
+        Self::builder().from_env_or_alone()
+    }
+
     /// Connects rank `rank` to the other `ranks - 1` ranks. Rank 0 listens at the address in `id`.
     ///
     /// # Errors

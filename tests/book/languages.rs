@@ -74,9 +74,14 @@ const GAPS: &[(&[&str], &[Language], &str)] = &[
         "gather or scatter the counts with one call, and then the elements with `gather_v` or `scatter_v`",
     ),
     (
-        &["shrink_and_agree"],
+        &["run_with_recovery"],
         &[C, Python],
-        "call `shrink`, then `all_reduce` with the minimum; repeat both if another rank dies in between",
+        "call `shrink_and_agree` in a loop, as the page on errors does in Rust",
+    ),
+    (
+        &["from_env_or_alone"],
+        &[C, Python],
+        "if the environment has no `RANK`, call `local` for a single rank instead of `from_env`",
     ),
     (&["with_options"], &[C, Python], "settings hold for all calls on a communicator"),
     (

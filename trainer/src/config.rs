@@ -111,11 +111,20 @@ impl Config {
     /// or the nearest key. Values of a wrong type, and values that do not fit together, are errors
     /// too.
     pub fn load(path: Option<&Path>, overrides: &[String]) -> Result<Self> {
+        Self::load_for_ranks(path, overrides, None)
+    }
+
+    /// Loads as [`Config::load`] does, for a run of `ranks` ranks if their number is known.
+    /// Defaults follow this number, too.
+    ///
+    /// # Errors
+    /// Fails as [`Config::load`] does. [`Config::batch`] and [`Mesh::new`] check the number.
+    pub fn load_for_ranks(path: Option<&Path>, overrides: &[String], ranks: Option<usize>) -> Result<Self> {
         let given = match path {
             Some(path) => read::file(path)?,
             None => Given { config: Self::default(), keys: Vec::new() },
         };
-        given.with_override(overrides)
+        given.with_override(overrides, ranks)
     }
 
     /// Loads as [`Config::load`] does, from the text of a file.
@@ -123,7 +132,7 @@ impl Config {
     /// # Errors
     /// Fails as [`Config::load`] does.
     pub fn parse(text: &str, overrides: &[String]) -> Result<Self> {
-        read::parse(text).map_err(Error::invalid)?.with_override(overrides)
+        read::parse(text).map_err(Error::invalid)?.with_override(overrides, None)
     }
 
     /// Reads the configuration that a checkpoint contains. Nothing that it names is opened.
@@ -159,9 +168,16 @@ impl Config {
     /// Returns the division of the global batch on `mesh`.
     ///
     /// # Errors
-    /// [`Error::Invalid`] with the nearest numbers that divide evenly.
+    /// [`Error::Invalid`] with the nearest numbers that divide evenly, and the keys to set.
     pub fn batch(&self, mesh: &Mesh) -> Result<BatchPlan> {
-        let batch = BatchPlan::divide(self.data.global_batch, self.data.micro_batch, mesh.batch_data_size())?;
+        let Data { global_batch, micro_batch, .. } = self.data;
+        let ranks = mesh.batch_data_size();
+        let refused = |error: Error| {
+            // No micro-batch helps if the ranks cannot divide the global batch.
+            let or_micro = if global_batch.is_multiple_of(ranks) { " or data.micro_batch" } else { "" };
+            Error::invalid(format!("{error}; set data.global_batch{or_micro}"))
+        };
+        let batch = BatchPlan::divide(global_batch, micro_batch, ranks).map_err(refused)?;
         let batch = BatchPlan { micro_sequences: self.data.micro_sequences, ..batch };
         batch.with_breadth_first(self.data.breadth_first)
     }
@@ -191,17 +207,18 @@ impl Config {
 impl Given {
     /// Returns the configuration, changed by `overrides`, with the defaults that follow what is
     /// given.
-    fn with_override(self, overrides: &[String]) -> Result<Config> {
+    fn with_override(self, overrides: &[String], ranks: Option<usize>) -> Result<Config> {
         let mut config = read::with_overrides(self.config, overrides)?;
         let changed: Vec<_> = overrides.iter().filter_map(|change| change.split_once('=')).collect();
         // A section as a value gives all of its keys.
         let is_in = |given_key: &str, key: &str| {
             key.strip_prefix(given_key).is_some_and(|suffix| suffix.is_empty() || suffix.starts_with('.'))
         };
-        config.follow_given_keys(|key| {
+        let is_given = |key: &str| {
             self.keys.iter().any(|given_key| given_key == key)
                 || changed.iter().any(|(given_key, _)| is_in(given_key.trim(), key))
-        });
+        };
+        config.follow_given_keys(is_given, ranks);
         // Defaults follow given keys before the check, which would refuse a default that
         // contradicts them.
         config.check()?;

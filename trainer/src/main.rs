@@ -228,7 +228,8 @@ fn exit_code(ended: Result<ExitCode>) -> ExitCode {
 }
 
 fn train(arguments: &TrainArguments) -> Result<ExitCode> {
-    let config = Config::load(arguments.config.as_deref(), &arguments.overrides)?;
+    let ranks = number_of_ranks(arguments);
+    let config = Config::load_for_ranks(arguments.config.as_deref(), &arguments.overrides, ranks)?;
     if arguments.print_config {
         return print(config.to_commented_toml()?).map(|()| ExitCode::SUCCESS);
     }
@@ -246,7 +247,8 @@ fn train(arguments: &TrainArguments) -> Result<ExitCode> {
     let (outcome, speaks) = match (RankInfo::is_in_env(), arguments.ranks) {
         (false, ranks) => {
             ranks.map_or_else(refuse_meeting_point, |_| Ok(()))?;
-            (train::train_on_threads_until(ranks.unwrap_or(2), &config, &Interrupt::on_signals()?)?, true)
+            let threads = ranks.unwrap_or(THREADS);
+            (train::train_on_threads_until(threads, &config, &Interrupt::on_signals()?)?, true)
         }
         (true, None) => train::train_from_env(&config, &Interrupt::on_signals()?)?,
         (true, Some(_)) => {
@@ -262,6 +264,19 @@ fn train(arguments: &TrainArguments) -> Result<ExitCode> {
         Some(_) => Ok(ExitCode::from(INTERRUPTED)),
     }
 }
+
+/// Returns the number of ranks that the run has, or that is to be predicted. Returns `None` if a
+/// launcher's environment does not say it.
+fn number_of_ranks(arguments: &TrainArguments) -> Option<usize> {
+    match (arguments.dry_run, RankInfo::is_in_env()) {
+        (Some(ranks), _) => Some(ranks),
+        (None, true) => RankInfo::size_in_env(),
+        (None, false) => Some(arguments.ranks.unwrap_or(THREADS)),
+    }
+}
+
+/// Number of ranks that are threads, if none is given.
+const THREADS: usize = 2;
 
 /// Refuses the meeting point of ranks that are processes, if the environment says of no rank that
 /// it is this process. Each process would train on its own.

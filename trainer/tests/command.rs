@@ -23,6 +23,14 @@ fn printed_config_is_valid() {
 }
 
 #[test]
+fn default_micro_batch_follows_the_number_of_ranks() {
+    let predicted = output_text(&["train", "--dry-run", "8"]);
+    assert!(predicted.contains("8 = micro-batch 1 x accumulation 1 x 8 data ranks"), "{predicted}");
+    assert!(output_text(&["train", "-n", "8", "--print-config"]).contains("micro_batch = 1"));
+    assert!(output_text(&["train", "--print-config"]).contains("micro_batch = 2"));
+}
+
+#[test]
 fn mistakes_print_one_line_and_exit_1() {
     let wrong = |arguments: &[&str], words: &str| {
         let output = run(arguments);
@@ -32,7 +40,8 @@ fn mistakes_print_one_line_and_exit_1() {
     };
     wrong(&["train", "modle.width=3"], "the nearest is `model.width`");
     wrong(&["train", "--config", "/nowhere.toml"], "/nowhere.toml");
-    wrong(&["train", "-n", "3"], "no multiple of micro-batch");
+    wrong(&["train", "-n", "3"], "nearest global batch: 6 or 12; set data.global_batch");
+    wrong(&["train", "-n", "8", "data.micro_batch=2"], "a micro-batch of 1");
     wrong(&["train", "--dry-run", "7", "mesh.tensor=2"], "a world of 7 ranks cannot be split");
     wrong(&["train", "--dry-run", "1000000000000"], "there may be 16777216");
     wrong(&["train", "-n", "1000000000"], "there may be 1024");

@@ -105,6 +105,34 @@ fn signal_to_one_process_ends_all_with_a_checkpoint() {
     assert!(line.starts_with(&format!("interrupted after step {step} of 1000000: saved ")), "{out}");
 }
 
+/// `mpirun` passes a signal on to all ranks, which have no `RANK`. One of them prints the line.
+#[test]
+fn signal_to_all_ranks_of_mpirun_is_told_once() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let port = job::free_port().to_string();
+    let arguments = arguments(folder.path(), &["schedule.steps=1000000", "checkpoint.every=7"]);
+    let start = |rank: usize| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_unisono-train"));
+        command.args(&arguments).env_remove("RANK").env_remove("WORLD_SIZE");
+        command.env("OMPI_COMM_WORLD_RANK", rank.to_string()).env("OMPI_COMM_WORLD_SIZE", "2");
+        command.env("OMPI_COMM_WORLD_LOCAL_SIZE", "2").env("UNISONO_SECRET", "ab".repeat(32));
+        command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", &port);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("a process")
+    };
+    let job = Job((0..2).map(start).collect());
+    wait_until(|| last_step(folder.path()) > 0);
+    for process in &job.0 {
+        let pid = process.id().to_string();
+        assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill").success());
+    }
+    let outputs = job.finish();
+    let codes: Vec<_> = outputs.iter().map(|output| output.status.code()).collect();
+    assert_eq!(codes, [Some(130); 2]);
+    let lines =
+        |output: &Output| String::from_utf8_lossy(&output.stderr).matches("ending after this step").count();
+    assert_eq!(outputs.iter().map(lines).collect::<Vec<_>>(), [1, 0]);
+}
+
 #[test]
 fn notice_to_one_process_saves_and_the_run_goes_on() {
     let folder = tempfile::tempdir().expect("a folder");

@@ -7,7 +7,6 @@ use crate::request;
 use std::ffi::{c_char, c_int, c_void};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-use unisono::bootstrap::RankInfo;
 use unisono::{Communicator, Config};
 
 /// The life of MPI in this process.
@@ -66,10 +65,9 @@ fn connect() -> unisono::Result<(Communicator, Communicator)> {
     if !set("UNISONO_JOIN_TIMEOUT_MS") {
         config = config.with_join_timeout(PATIENCE);
     }
-    let alone = || Communicator::builder().config(&config).local(1).map(|mut ranks| ranks.remove(0));
-    let world =
-        if RankInfo::is_in_env() { Communicator::builder().config(&config).from_env()? } else { alone()? };
-    Ok((world, alone()?))
+    let world = Communicator::builder().config(&config).from_env_or_alone()?;
+    let alone = Communicator::builder().config(&config).local(1)?.remove(0);
+    Ok((world, alone))
 }
 
 /// Returns the reason why there is no communicator of a handle.

@@ -1,4 +1,5 @@
-//! Schedules in files that the command line names. A file is JSON, or the XML of MSCCL.
+//! Schedules in files that the command line names, and the algorithms of a program whose `main` is
+//! the command. A file is JSON, or the XML of MSCCL.
 
 mod msccl;
 mod msccl_buffers;
@@ -14,6 +15,30 @@ use unisono_transports::text::printable;
 
 /// The files of this command line. Commands that start themselves again as ranks pass the files on.
 static FILES: OnceLock<Vec<PathBuf>> = OnceLock::new();
+
+/// The program's own algorithms, in the processes of commands that prove them themselves.
+static ALGORITHMS: OnceLock<Vec<&'static Algorithm>> = OnceLock::new();
+
+/// Keeps the program's own algorithms for [`algorithms`], without a proof.
+pub(crate) fn set_algorithms(algorithms: &[Algorithm]) -> Result<(), String> {
+    let mut added: Vec<&'static Algorithm> = Vec::new();
+    for algorithm in algorithms {
+        let Algorithm { collective, name, .. } = *algorithm;
+        let is_named = |row: &Algorithm| (row.collective, row.name) == (collective, name);
+        if Algorithm::all().into_iter().any(is_named) || added.iter().any(|row| is_named(row)) {
+            return Err(format!("{collective} has an algorithm `{name}` already; choose another name"));
+        }
+        added.push(algorithm.leak());
+    }
+    ALGORITHMS.set(added).expect("a command line is parsed once");
+    Ok(())
+}
+
+/// Returns all algorithms that this process knows by their names, also those that are not proved.
+pub(crate) fn algorithms() -> Vec<&'static Algorithm> {
+    let kept = ALGORITHMS.get().into_iter().flatten().copied();
+    Algorithm::all().into_iter().chain(kept).collect()
+}
 
 /// Keeps the files that the command line names.
 pub(crate) fn set_files(files: Vec<PathBuf>) {

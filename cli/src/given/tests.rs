@@ -1,5 +1,5 @@
 use super::*;
-use unisono::schedule::Collective;
+use unisono::schedule::{Collective, ProgramBuilder};
 
 /// Writes the step of a thread block.
 fn step(kind: &str, source: &str, target: &str, waits_for: Option<(usize, usize)>) -> String {
@@ -155,4 +155,16 @@ fn damaged_programs_of_msccl_end_nothing() {
         fuzz(&text);
     }
     assert!(refused > 500, "{refused}");
+}
+
+#[test]
+fn algorithms_of_a_program_are_known_without_a_proof() {
+    // No rank gets what the root has.
+    let silent = |name: &'static str, collective| {
+        Algorithm::new(name, collective, |_, rank| ProgramBuilder::new(rank).finish(0, 0))
+    };
+    let refused = set_algorithms(&[silent("ring", Collective::AllReduce)]).unwrap_err();
+    assert!(refused.contains("all_reduce has an algorithm `ring` already"), "{refused}");
+    set_algorithms(&[silent("silent", Collective::Broadcast)]).unwrap();
+    assert!(algorithms().iter().any(|row| row.name == "silent"));
 }

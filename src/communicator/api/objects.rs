@@ -128,9 +128,12 @@ impl Communicator {
         let objects = args.root_input("list of objects", root, objects)?;
         args.require_length_if(self.rank() == root, "list of objects", objects.len(), self.size())?;
         let encoded = objects.iter().map(|object| self.encode(object)).collect::<Result<Vec<_>>>();
-        let encoded = encoded.as_deref().map_err(Error::clone);
-        let bytes = self.in_one_turn(|comm| comm.scatter_shares(kind, encoded, root))?;
-        self.decode(root, &bytes)
+        let shares = encoded.as_deref().map_err(Error::clone);
+        let share = self.in_one_turn(|comm| comm.scatter_shares(kind, shares, root))?;
+        match share {
+            Some(bytes) => self.decode(root, &bytes),
+            None => self.decode(root, &encoded?[root]),
+        }
     }
 
     fn encode<T: Serialize>(&self, object: &T) -> Result<Vec<u8>> {

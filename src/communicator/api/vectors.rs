@@ -79,6 +79,7 @@ impl Communicator {
         args.require_rank("root", root)?;
         let inputs = args.root_input("list of vectors", root, inputs)?;
         args.require_length_if(self.rank() == root, "list of vectors", inputs.len(), self.size())?;
-        self.in_one_turn(|comm| comm.scatter_shares(kind, Ok(inputs), root))
+        let share = self.in_one_turn(|comm| comm.scatter_shares(kind, Ok(inputs), root))?;
+        Ok(share.unwrap_or_else(|| inputs[root].clone()))
     }
 }

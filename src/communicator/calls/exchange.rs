@@ -128,13 +128,14 @@ impl Communicator {
         Ok(())
     }
 
-    /// Sends each rank its share. Ranks other than the root give an empty list.
+    /// Sends each rank its share, and returns the share of this rank. Ranks other than the root
+    /// give an empty list. At the root, which has its share already, returns `None`.
     pub(in crate::communicator) fn scatter_shares<T: Element>(
         &self,
         kind: OpKind,
         own_shares: Result<&[Vec<T>]>,
         root: Rank,
-    ) -> Result<Vec<T>> {
+    ) -> Result<Option<Vec<T>>> {
         let lengths: Vec<u64> = match &own_shares {
             Ok(shares) => shares.iter().map(|share| share.len() as u64).collect(),
             Err(_) => vec![NOT_GIVEN; self.size()],
@@ -145,20 +146,20 @@ impl Communicator {
         let shares = own_shares?;
         let [count] = self.counts(&length, root)?[..] else { return Err(self.not_given(root)) };
         let first = 0..first_part::<T>(self.size());
-        let heads: Vec<&[T]> = shares.iter().map(|share| &share[within(&first, share.len())]).collect();
-        let sizes: Vec<usize> = heads.iter().map(|head| head.len()).collect();
-        let mut share = self.zeros::<T>(within(&first, count).len())?;
-        let heads = heads.concat();
-        self.scatter_bytes::<T>(kind, (as_bytes(&heads), &sizes), as_bytes_mut(&mut share), root)?;
+        let (call, heads) = ((kind, Collective::Scatter), heads(shares, &first));
         if self.rank() == root {
+            // Its own share is among the heads only to be checked, and no buffer receives it.
+            self.move_shares(call, (T::DTYPE, root), &heads, Vec::new())?;
             self.scatter_later_parts(shares)?;
-            return Ok(shares[root].clone());
+            return Ok(None);
         }
+        let mut share = self.zeros::<T>(within(&first, count).len())?;
+        self.move_shares(call, (T::DTYPE, root), &heads, vec![as_bytes_mut(&mut share)])?;
         for part in parts::<T>(count, self.size()).skip(1) {
             self.lengthen(&mut share, part.end)?;
             self.recv(&mut share[part], root)?;
         }
-        Ok(share)
+        Ok(Some(share))
     }
 
     /// Sends the parts of long shares after the first one to the ranks that have more.
@@ -192,6 +193,18 @@ impl Communicator {
 /// Returns the value that a rank announces as the length of its share.
 fn length_word<T>(share: std::result::Result<&[T], &Error>) -> u64 {
     share.map_or(NOT_GIVEN, |share| share.len() as u64)
+}
+
+/// Returns the elements of each share that belong to the first part, behind the number of elements
+/// in the heads before.
+fn heads<'a, T: Element>(shares: &'a [Vec<T>], first: &Range<usize>) -> Vec<(usize, &'a [u8])> {
+    let mut offset = 0;
+    let head = |share: &'a Vec<T>| {
+        let head = &share[within(first, share.len())];
+        offset += head.len();
+        (offset - head.len(), as_bytes(head))
+    };
+    shares.iter().map(head).collect()
 }
 
 /// Appends the next `sizes[i]` elements to share i.
@@ -269,6 +282,21 @@ mod tests {
             });
             reserved.bytes_max
         })
+    }
+
+    /// The root's share for itself is copied only into the result.
+    #[test]
+    fn scatter_copies_the_share_of_the_root_once() {
+        const COUNT: usize = FIRST_PARTS_BYTES / 2 / size_of::<f64>();
+        let [root, peer] = <[Communicator; 2]>::try_from(Communicator::local(2).unwrap()).unwrap();
+        let (inputs, mut share) = ([vec![1.0f64; COUNT], vec![2.0; COUNT]], Vec::new());
+        let reserved = std::thread::scope(|scope| {
+            scope.spawn(|| assert!(peer.scatter_vec::<f64>(None, 0).unwrap() == vec![2.0; COUNT]));
+            allocation_counter::measure(|| share = root.scatter_vec(Some(&inputs[..]), 0).unwrap())
+        });
+        assert!(share == inputs[0]);
+        let share_bytes = (COUNT * size_of::<f64>()) as u64;
+        assert!((share_bytes..share_bytes * 2).contains(&reserved.bytes_total), "{}", reserved.bytes_total);
     }
 
     /// Memory grows with the bytes that arrive, and not with the bytes that a peer announces.

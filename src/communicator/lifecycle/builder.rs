@@ -108,6 +108,27 @@ impl CommunicatorBuilder {
         connect(RankInfo::from_env()?, &config)
     }
 
+    /// Connects to the other ranks, or makes the communicator of a single rank if no launcher has
+    /// started the process. See [`Communicator::from_env_or_alone`].
+    ///
+    /// # Errors
+    /// As [`Communicator::from_env_or_alone`].
+    ///
+    /// ```no_run
+    /// use unisono::{Communicator, Config};
+    ///
+    /// let config = Config::from_env()?.with_check_finite(true);
+    /// let comm = Communicator::builder().config(&config).from_env_or_alone()?;
+    /// # Ok::<(), unisono::Error>(())
+    /// ```
+    #[allow(clippy::wrong_self_convention, reason = "the last method of a builder, named as the shortcut")]
+    pub fn from_env_or_alone(self) -> Result<Communicator> {
+        if RankInfo::is_in_env() {
+            return self.from_env();
+        }
+        self.local(1).map(|mut ranks| ranks.remove(0))
+    }
+
     /// Connects rank `rank` to the other `ranks - 1` ranks. Rank 0 listens at the address in `id`.
     ///
     /// # Errors

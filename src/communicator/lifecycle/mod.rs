@@ -5,5 +5,6 @@ pub(in crate::communicator) mod create_group;
 pub(in crate::communicator) mod grow;
 pub(in crate::communicator) mod leaving;
 pub(in crate::communicator) mod local_ranks;
+pub(in crate::communicator) mod recovery;
 pub(in crate::communicator) mod shrink;
 pub(in crate::communicator) mod split;

@@ -1,6 +1,6 @@
 //! Prints a schedule as a table: the steps of each rank in each round, and its chunks after it.
 
-use super::{Run, list_chunks, summary, title};
+use super::{Drawing, list_chunks, summary, title};
 use crate::schedule::check::{Event, Trace};
 use crate::schedule::{Chunk, ChunkRef, Rank, Schedule, Space, Step};
 use std::collections::BTreeMap;
@@ -11,19 +11,22 @@ use std::fmt::Write;
 /// Element i of the input of rank k is i + k. A message appears in the round of its arrival. A
 /// wrong schedule is shown up to the step that cannot be carried out, followed by the violation.
 pub fn explain(schedule: &Schedule) -> String {
-    let mut text = format!("{}\n", title(schedule));
-    let violation = match Run::new(schedule) {
-        Ok(Run { trace, violation }) => {
-            let _ = writeln!(text, "{}\n", summary(schedule, &trace));
-            Explanation::new(schedule).write_trace(&trace, &mut text);
-            violation
+    Drawing::new(schedule).explain()
+}
+
+impl Drawing<'_> {
+    /// Returns the text of [`explain()`].
+    pub fn explain(&self) -> String {
+        let mut text = format!("{}\n", title(self.schedule));
+        if let Some(trace) = &self.trace {
+            let _ = writeln!(text, "{}\n", summary(self.schedule, trace));
+            Explanation::new(self.schedule).write_trace(trace, &mut text);
         }
-        Err(violation) => Some(violation),
-    };
-    if let Some(violation) = violation {
-        let _ = writeln!(text, "wrong: {violation}");
+        if let Err(violation) = &self.proof {
+            let _ = writeln!(text, "wrong: {violation}");
+        }
+        text
     }
-    text
 }
 
 /// The values that each rank holds so far.

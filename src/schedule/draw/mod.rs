@@ -1,7 +1,7 @@
 //! Shows a schedule as a table of rounds, or as a picture.
 //!
 //! Both forms replay the schedule first. Each chunk holds one number, and the inputs are 0, 1, 2, …
-//! plus the rank.
+//! plus the rank. [`Drawing`] replays and proves a schedule once for both forms.
 
 mod explain;
 mod legend;
@@ -10,30 +10,51 @@ mod svg;
 pub use explain::explain;
 pub use svg::svg;
 
-use super::check::{Options, Replayer, Trace, Violation, check_schedule};
+use super::check::{Options, Replayer, Report, Trace, Violation, check_schedule};
 use super::{Chunk, ChunkRef, Rank, Schedule, Step};
 
-/// A schedule as it ran, up to the first step that cannot be carried out.
-struct Run {
-    trace: Trace,
-    /// The first thing that is wrong with the schedule.
-    violation: Option<Violation>,
+/// A schedule that has been replayed and proved, to be shown in any form.
+///
+/// ```
+/// use unisono::schedule::draw::Drawing;
+/// use unisono::schedule::{Collective, GroupSpec, find};
+///
+/// let ring = find(Collective::AllReduce, "ring").unwrap().schedule(&GroupSpec::new(4));
+/// let drawing = Drawing::new(&ring);
+/// assert_eq!(drawing.proof().unwrap().steps, 6);
+/// assert!(drawing.explain().contains("6 rounds") && drawing.svg().starts_with("<svg "));
+/// ```
+#[derive(Debug)]
+pub struct Drawing<'s> {
+    schedule: &'s Schedule,
+    /// The replay up to the first step that cannot be carried out. There is none if the numbers of
+    /// the schedule do not fit together.
+    trace: Option<Trace>,
+    proof: Result<Report, Violation>,
 }
 
-impl Run {
-    /// Runs a schedule.
+impl<'s> Drawing<'s> {
+    /// Replays and proves a schedule, in place if its collective has an in-place form.
+    pub fn new(schedule: &'s Schedule) -> Self {
+        let replayer = Replayer { fifo_slots: FIFO_SLOTS, ..Replayer::default() };
+        match replayer.replay_until_violation(schedule, |rank, index| (index + rank) as i64) {
+            Err(violation) => Self { schedule, trace: None, proof: Err(violation) },
+            Ok((trace, Some(violation))) => Self { schedule, trace: Some(trace), proof: Err(violation) },
+            // A run that ends can have wrong outputs, can be wrong in place only, and can need
+            // longer queues than links have. The proof finds such errors.
+            Ok((trace, None)) => {
+                let proof = check_schedule(schedule, &Options { in_place: true, ..Options::default() });
+                Self { schedule, trace: Some(trace), proof }
+            }
+        }
+    }
+
+    /// Returns the costs of the schedule.
     ///
     /// # Errors
-    /// Fails if the numbers of the schedule do not fit together, so that no step can be shown.
-    fn new(schedule: &Schedule) -> Result<Self, Violation> {
-        let replayer = Replayer { fifo_slots: FIFO_SLOTS, ..Replayer::default() };
-        let (trace, stopped) =
-            replayer.replay_until_violation(schedule, |rank, index| (index + rank) as i64)?;
-        // A run that ends can have wrong outputs, or can be wrong in place only. The proof finds
-        // such errors.
-        let options = Options { fifo_slots: FIFO_SLOTS, in_place: true };
-        let violation = stopped.or_else(|| check_schedule(schedule, &options).err());
-        Ok(Self { trace, violation })
+    /// The first thing that is wrong with the schedule.
+    pub fn proof(&self) -> Result<&Report, &Violation> {
+        self.proof.as_ref()
     }
 }
 
@@ -82,12 +103,13 @@ fn list_chunks(chunks: &[Chunk], most: usize) -> String {
     }
 }
 
-/// Number of messages that a link holds. It is two more than any schedule of the library needs.
+/// Number of messages that a link holds in a replay. It is two more than a proof allows, so that no
+/// sender waits for a slot and the rounds are those of the longest chain.
 const FIFO_SLOTS: usize = 4;
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Algorithm, Collective, GroupSpec, find};
+    use super::super::{Algorithm, Collective, GroupSpec, ProgramBuilder, find, input, output};
     use super::*;
 
     fn ring() -> Schedule {
@@ -116,6 +138,39 @@ mod tests {
         let picture = svg(&broken);
         assert_eq!(picture.matches("r=\"9\"").count(), 1, "{picture}");
         assert!(picture.contains("class=\"message") && explain(&broken).contains("round 1"));
+    }
+
+    #[test]
+    fn drawing_has_the_proof_of_its_schedule() {
+        let schedule = ring();
+        let drawing = Drawing::new(&schedule);
+        let report = drawing.proof().unwrap();
+        assert_eq!((report.steps, report.chunks), (6, 24));
+        assert!(!drawing.explain().contains("wrong: "));
+        let mut broken = ring();
+        broken.programs.pop();
+        let drawing = Drawing::new(&broken);
+        let wrong = format!("wrong: {}", drawing.proof().unwrap_err());
+        assert!(drawing.explain().contains(&wrong) && drawing.svg().ends_with("</svg>\n"), "{wrong}");
+    }
+
+    #[test]
+    fn drawing_shows_that_links_hold_too_few_messages() {
+        // Both ranks send three messages before they receive one, and a link holds two.
+        let eager = |_: &GroupSpec, rank: Rank| {
+            let (peer, mut program) = (1 - rank, ProgramBuilder::new(rank));
+            for part in 0..3 {
+                program.copy(input(rank * 3 + part), output(rank * 3 + part));
+                program.send(peer, [input(peer * 3 + part)]);
+            }
+            (0..3).for_each(|part| _ = program.recv(peer, [output(peer * 3 + part)]));
+            program.finish(0, 0)
+        };
+        let eager = Algorithm::new("eager", Collective::AllToAll, eager).with_chunks_per_share(|_| 3);
+        let schedule = eager.schedule(&GroupSpec::new(2));
+        let drawing = Drawing::new(&schedule);
+        assert!(matches!(drawing.proof(), Err(Violation::Deadlock { .. })));
+        assert!(drawing.explain().contains("wrong: "));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! message.
 
 use super::legend::{self, Entry};
-use super::{Run, list_chunks, summary, title};
+use super::{Drawing, list_chunks, summary, title};
 use crate::schedule::check::{Event, StepLocation, Trace, Violation};
 use crate::schedule::{Rank, Schedule, Step};
 use std::fmt::Write;
@@ -12,11 +12,19 @@ use std::fmt::Write;
 /// A wrong schedule is drawn up to the step that cannot be carried out. The steps to look at are
 /// marked, and the violation stands below the drawing.
 pub fn svg(schedule: &Schedule) -> String {
-    match Run::new(schedule) {
-        Ok(Run { trace, violation }) => Diagram::new(schedule, &trace).draw(violation.as_ref()),
-        Err(violation) => {
-            let (text, height) = legend::draw(&[], Some(&violation), WIDTH_MIN, TOP);
-            frame(WIDTH_MIN, height, &title(schedule), "", &text)
+    Drawing::new(schedule).svg()
+}
+
+impl Drawing<'_> {
+    /// Returns the picture of [`svg()`].
+    pub fn svg(&self) -> String {
+        let violation = self.proof.as_ref().err();
+        match &self.trace {
+            Some(trace) => Diagram::new(self.schedule, trace).draw(violation),
+            None => {
+                let (text, height) = legend::draw(&[], violation, WIDTH_MIN, TOP);
+                frame(WIDTH_MIN, height, &title(self.schedule), "", &text)
+            }
         }
     }
 }

@@ -1,13 +1,15 @@
 //! Defaults that follow other keys. A default that was not given must not contradict a key that
 //! was.
 
-use crate::config::Config;
+use crate::config::{Config, Data};
+use crate::mesh::Mesh;
 use crate::optim::LrShape;
 
 impl Config {
-    /// Replaces defaults that contradict given keys. `is_given` is true for keys of the file and of
-    /// overrides. Defaults that fit stay as they are.
-    pub(super) fn follow_given_keys(&mut self, is_given: impl Fn(&str) -> bool) {
+    /// Replaces defaults that contradict given keys, or the number of ranks if it is known.
+    /// Defaults that fit stay as they are. `is_given` is true for keys of the file and of
+    /// overrides.
+    pub(super) fn follow_given_keys(&mut self, is_given: impl Fn(&str) -> bool, ranks: Option<usize>) {
         let is_default = |key: &str| !is_given(key);
         let (steps, schedule) = (self.schedule.steps, &mut self.schedule);
         let is_falling = schedule.shape == LrShape::WarmupStableDecay;
@@ -27,14 +29,27 @@ impl Config {
                 schedule.decay = schedule.decay.min(most);
             }
         }
-        let data = &mut self.data;
-        if is_default("data.micro_batch") && !data.global_batch.is_multiple_of(data.micro_batch.max(1)) {
-            data.micro_batch = 1;
+        if is_default("data.micro_batch") {
+            self.data.micro_batch = self.fitting_micro_batch(ranks);
         }
         let experts = &mut self.experts;
         if is_default("experts.per_token") && experts.count > 0 {
             experts.per_token = experts.per_token.min(experts.count);
         }
+    }
+
+    /// Returns the largest micro-batch up to the present one that divides the samples of a rank.
+    ///
+    /// The global batch does not follow the number of ranks, because it decides which steps the run
+    /// takes. If it cannot be divided by the ranks, [`Config::batch`] refuses any micro-batch.
+    fn fitting_micro_batch(&self, ranks: Option<usize>) -> usize {
+        let Data { global_batch, micro_batch, .. } = self.data;
+        let mesh = ranks.and_then(|ranks| Mesh::new(ranks, self.mesh).ok());
+        let batch_ranks = mesh.map_or(1, |mesh| mesh.batch_data_size());
+        let is_divided = global_batch.is_multiple_of(batch_ranks);
+        let samples = if is_divided { global_batch / batch_ranks } else { global_batch };
+        let mut fitting = (1..=micro_batch).rev().filter(|&micro| samples.is_multiple_of(micro));
+        fitting.next().unwrap_or(micro_batch)
     }
 }
 
@@ -70,6 +85,24 @@ mod tests {
         }
         assert_eq!(loaded("", &["experts.count=1"]).unwrap().experts.per_token, 1);
         assert_eq!(loaded("", &[]).unwrap(), Config::default());
+    }
+
+    #[test]
+    fn micro_batch_follows_the_number_of_ranks() {
+        let micro_batch = |ranks, overrides: &[&str]| {
+            let overrides: Vec<String> = overrides.iter().map(|&change| change.to_owned()).collect();
+            Config::load_for_ranks(None, &overrides, Some(ranks)).unwrap().data.micro_batch
+        };
+        for (ranks, expected) in [(1, 2), (2, 2), (4, 2), (8, 1), (3, 2), (0, 2)] {
+            assert_eq!(micro_batch(ranks, &[]), expected, "{ranks} ranks");
+        }
+        assert_eq!(micro_batch(8, &["mesh.tensor=2"]), 2, "ranks with the same sequences");
+        assert_eq!(micro_batch(3, &["data.global_batch=9"]), 1);
+        assert_eq!(micro_batch(8, &["data.micro_batch=2"]), 2, "a given key stays");
+        let config = Config::load_for_ranks(None, &[], Some(8)).unwrap();
+        assert!(config.batch(&Mesh::new(8, config.mesh).unwrap()).is_ok());
+        let refused = config.batch(&Mesh::new(3, config.mesh).unwrap()).unwrap_err().to_string();
+        assert!(refused.contains("6 or 9") && refused.contains("set data.global_batch"), "{refused}");
     }
 
     #[test]

@@ -186,6 +186,36 @@ fn invalid_token_files_are_rejected() {
 }
 
 #[test]
+fn token_beyond_the_vocabulary_is_found_by_one_rank() {
+    let folder = Folder::new("examined");
+    // Three pieces of 1 MiB, of which the last one is short.
+    for (name, width) in [("x.u8", 1), ("x.u16", 2), ("x.u32", 4)] {
+        let (count, bad) = ((2 << 20) / width + 5, (1 << 20) / width + 3);
+        let path = folder.0.join(name);
+        let examine = |vocabulary, bad: Option<usize>| {
+            let token = |index: usize| if Some(index) == bad { 200 } else { index as u32 % 100 };
+            TokenFile::write(&path, (0..count).map(token)).unwrap();
+            let file = TokenFile::open(&path, vocabulary).unwrap();
+            let mut shown = Vec::new();
+            let parts = [0, 1].map(|rank| {
+                let result = file.examine(rank, 2, &mut |done, pieces| shown.push((done, pieces)));
+                result.map_err(|error| error.to_string())
+            });
+            (parts, shown)
+        };
+        assert_eq!(examine(100, None), ([Ok(()), Ok(())], vec![(1, 3), (3, 3), (2, 3)]), "{name}");
+        let ([first, second], _) = examine(200, Some(bad));
+        assert!(first.is_ok(), "{name}: rank 0 has the first and the third piece");
+        let told = format!("{name}: token {bad} is 200; the vocabulary has 200");
+        assert!(second.as_ref().is_err_and(|error| error.ends_with(&told)), "{name}: {second:?}");
+        let ([first, second], _) = examine(200, Some(count - 1));
+        assert!(first.is_err() && second.is_ok(), "{name}");
+        let (parts, shown) = examine(if width == 1 { 256 } else { 201 }, Some(bad));
+        assert_eq!((parts, shown.len()), ([Ok(()), Ok(())], if width == 1 { 0 } else { 3 }), "{name}");
+    }
+}
+
+#[test]
 fn windows_make_every_token_a_target_once() {
     let tokens: Vec<u16> = (0..11).collect();
     let windows = TokenWindows::new(tokens, 3).unwrap();

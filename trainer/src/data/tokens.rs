@@ -18,6 +18,18 @@ pub trait TokenSource: Send + Sync {
     /// Fails if the range is not inside, the file cannot be read, or a token exceeds the
     /// vocabulary.
     fn read(&self, start: usize, into: &mut [u32]) -> Result<()>;
+
+    /// Examines part `rank` of `ranks` parts of the tokens, so that one beyond the vocabulary is
+    /// found before it is read. In a long file, only pieces all over it are examined. After each
+    /// piece, `examined` gets the number of pieces up to its end, and the number of all pieces.
+    ///
+    /// # Errors
+    /// Fails as [`TokenSource::read`] does.
+    fn examine(&self, rank: usize, ranks: usize, examined: &mut dyn FnMut(usize, usize)) -> Result<()> {
+        // Tokens that a program holds in memory are its own.
+        let _ = (rank, ranks, examined);
+        Ok(())
+    }
 }
 
 impl TokenSource for Vec<u16> {
@@ -123,12 +135,15 @@ impl TokenFile {
         {
             *token = bytes.iter().rev().fold(0, |token, &byte| token << 8 | u32::from(byte));
             if *token >= self.vocabulary {
-                let what =
-                    format!("token {} is {token}; the vocabulary has {}", start + index, self.vocabulary);
-                return Err(Error::file(&self.path, what));
+                return Err(self.beyond_vocabulary(start + index, *token));
             }
         }
         Ok(())
+    }
+
+    fn beyond_vocabulary(&self, number: usize, token: u32) -> Error {
+        let what = format!("token {number} is {token}; the vocabulary has {}", self.vocabulary);
+        Error::file(&self.path, what)
     }
 }
 
@@ -147,6 +162,53 @@ impl TokenSource for TokenFile {
             self.decode(start, bytes, into)?;
         }
         Ok(())
+    }
+
+    fn examine(&self, rank: usize, ranks: usize, examined: &mut dyn FnMut(usize, usize)) -> Result<()> {
+        let width = self.layout.width as usize;
+        // Every number of this width is a token of a full vocabulary.
+        if u64::from(self.vocabulary) >= 1 << (8 * width) {
+            return Ok(());
+        }
+        let tokens_per_piece = PIECE_BYTES / width;
+        let pieces = self.layout.count.div_ceil(tokens_per_piece);
+        let mut bytes = vec![0; PIECE_BYTES.min(self.layout.count * width)];
+        for (number, piece) in examined_pieces(pieces).enumerate().skip(rank).step_by(ranks) {
+            let start = piece * tokens_per_piece;
+            let bytes = &mut bytes[..tokens_per_piece.min(self.layout.count - start) * width];
+            let offset = self.layout.start + start * width;
+            self.mapped.read_in_order(offset, bytes).map_err(|error| Error::file(&self.path, error))?;
+            if let Some((index, token)) = first_beyond(bytes, self.layout.width, self.vocabulary) {
+                return Err(self.beyond_vocabulary(start + index, token));
+            }
+            examined(number + 1, pieces.min(PIECES_MAX));
+        }
+        Ok(())
+    }
+}
+
+/// Returns the pieces of a file that are examined: all of them, or some that are spread over it.
+fn examined_pieces(pieces: usize) -> impl Iterator<Item = usize> {
+    let count = pieces.min(PIECES_MAX);
+    (0..count).map(move |number| number * pieces / count)
+}
+
+/// Returns the first token that is not below `vocabulary`, with its index.
+fn first_beyond(bytes: &[u8], width: TokenWidth, vocabulary: u32) -> Option<(usize, u32)> {
+    fn first(tokens: impl Iterator<Item = u32> + Clone, vocabulary: u32) -> Option<(usize, u32)> {
+        // The largest token is found without a branch for each.
+        let largest = tokens.clone().fold(0, u32::max);
+        if largest < vocabulary { None } else { tokens.enumerate().find(|&(_, token)| token >= vocabulary) }
+    }
+    match width {
+        TokenWidth::One => first(bytes.iter().map(|&byte| u32::from(byte)), vocabulary),
+        TokenWidth::Two => {
+            let pairs = bytes.as_chunks::<2>().0.iter();
+            first(pairs.map(|&pair| u32::from(u16::from_le_bytes(pair))), vocabulary)
+        }
+        TokenWidth::Four => {
+            first(bytes.as_chunks::<4>().0.iter().map(|&four| u32::from_le_bytes(four)), vocabulary)
+        }
     }
 }
 
@@ -197,12 +259,20 @@ pub(crate) fn fuzz(path: &Path) {
     use crate::data::{SequenceChunk, TokenWindows};
     let vocabulary = 200;
     let Ok(file) = TokenFile::open(path, vocabulary) else { return };
+    let is_sound = (0..2).all(|rank| file.examine(rank, 2, &mut |_, _| ()).is_ok());
     let Ok(windows) = TokenWindows::new(file, 3) else { return };
     let samples: Vec<u64> = (0..windows.count()).collect();
-    if let Ok(batch) = windows.batch(&samples, SequenceChunk::WHOLE) {
+    let batch = windows.batch(&samples, SequenceChunk::WHOLE);
+    assert!(batch.is_ok() || !is_sound, "a file that was examined is read");
+    if let Ok(batch) = batch {
         assert!(batch.inputs.iter().chain(&batch.targets).all(|&token| token < vocabulary));
     }
 }
 
 /// Number of tokens decoded at once.
 const READ_TOKENS: usize = 1024;
+/// Bytes of a piece that is examined at once.
+const PIECE_BYTES: usize = 1 << 20;
+/// Number of pieces of a file that are examined at most. They are read in a second or less if the
+/// file is in memory, and in some seconds from a disk.
+const PIECES_MAX: usize = 1024;

@@ -43,6 +43,14 @@ impl TokenWindows {
         (self.tokens.count().saturating_sub(1) / self.sequence.max(1)) as u64
     }
 
+    /// Examines part `rank` of `ranks` parts of the tokens; see [`TokenSource::examine`].
+    ///
+    /// # Errors
+    /// Fails if a file cannot be read, or a token exceeds the vocabulary.
+    pub fn examine(&self, rank: usize, ranks: usize, examined: &mut dyn FnMut(usize, usize)) -> Result<()> {
+        self.tokens.examine(rank, ranks, examined)
+    }
+
     /// Returns a chunk of each sample with these numbers. Padding of the chunk has the input 0 and
     /// the target [`PADDING`].
     ///

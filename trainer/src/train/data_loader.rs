@@ -3,6 +3,7 @@
 use crate::config::{Config, Data, DataKind};
 use crate::data::{DatasetId, SequenceChunk, TokenBatch, TokenFile, TokenWindows, text};
 use crate::error::{Error, Result};
+use crate::progress::WorkProgress;
 use crate::random::{hash_iter, hash_numbers};
 use std::path::Path;
 use std::sync::Arc;
@@ -52,6 +53,20 @@ impl DataLoader {
         let validation = held_back.map(|path| open(path)).transpose()?;
         let training = Arc::new(open(&data.path)?);
         Ok(Self { training, validation, documents: None, skipped_links: 0 })
+    }
+
+    /// Examines this rank's part of token files for tokens beyond the vocabulary, which the model
+    /// could meet after hours. The ranks together examine a file of up to 1 GiB whole, and 1 GiB of
+    /// a longer file. Rank 0 shows the progress.
+    ///
+    /// # Errors
+    /// Names the file and the token.
+    pub(super) fn examine(&self, rank: usize, ranks: usize) -> Result<()> {
+        let is_shown = rank == 0 && self.documents.is_none();
+        let mut progress = is_shown.then(|| WorkProgress::new("MiB of tokens"));
+        let mut show = |done, count| progress.iter_mut().for_each(|progress| progress.show(done, count));
+        let mut windows = self.validation.iter().chain([&*self.training]);
+        windows.try_for_each(|tokens| tokens.examine(rank, ranks, &mut show))
     }
 }
 

@@ -86,9 +86,9 @@ impl Interrupt {
     }
 }
 
-/// Prints a line if this process has rank 0.
+/// Prints a line if this process has rank 0 of its launcher, or has no launcher.
 fn print_on_root(line: &str) {
-    if std::env::var_os("RANK").is_none_or(|rank| rank == "0") {
+    if RankInfo::rank_in_env().is_none_or(|rank| rank == 0) {
         print_line(line);
     }
 }

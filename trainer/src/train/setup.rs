@@ -71,6 +71,7 @@ impl Run {
         let batch = config.batch(&mesh)?;
         let feed = DataLoader::open(config)?;
         let data = agreed_dataset(&world, config, &feed)?;
+        feed.examine(world.rank(), world.size())?;
         let files = agreed_files(&world, config)?;
         let groups = MeshGroups::new(&world, mesh)?;
         let tensor = groups.get(GroupKind::Tensor);

@@ -4,6 +4,7 @@ use crate::{Error, Result};
 use memmap2::{Advice, MmapOptions, MmapRaw};
 use rustix::fs::fstat;
 use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::ptr::copy_nonoverlapping;
 
@@ -44,14 +45,32 @@ impl MappedFile {
     /// Returns [`Error::InvalidUsage`] if the range is not all inside, or if the file has been
     /// truncated.
     pub fn read_at(&self, offset: usize, into: &mut [u8]) -> Result<()> {
-        let there = file_len(&self.file).map_or(0, |now| now.min(self.bytes()));
-        if offset.checked_add(into.len()).is_none_or(|end| end > there) {
-            let what = format!("{} bytes at {offset} of a file of {there}", into.len());
-            return Err(Error::InvalidUsage(what));
-        }
+        self.check_range(offset, into.len())?;
         // SAFETY: the range is inside the mapping, and inside the file by its length of a moment
         // ago. `into` is memory of the caller's own, which no fresh mapping overlaps.
         unsafe { copy_nonoverlapping(self.mapping.as_ptr().add(offset), into.as_mut_ptr(), into.len()) };
+        Ok(())
+    }
+
+    /// Copies as [`MappedFile::read_at`] does, by a call that lets the system load the pages that
+    /// follow as well. It is faster for long ranges in order.
+    ///
+    /// # Errors
+    /// Those of [`MappedFile::read_at`], and the system's error.
+    pub fn read_in_order(&self, offset: usize, into: &mut [u8]) -> Result<()> {
+        let count = into.len();
+        self.check_range(offset, count)?;
+        let failed =
+            |source| Error::System { what: format!("cannot read {count} bytes at {offset}"), source };
+        self.file.read_exact_at(into, offset as u64).map_err(failed)
+    }
+
+    /// Checks that the file has the range now, and that the mapping has it.
+    fn check_range(&self, offset: usize, count: usize) -> Result<()> {
+        let there = file_len(&self.file).map_or(0, |now| now.min(self.bytes()));
+        if offset.checked_add(count).is_none_or(|end| end > there) {
+            return Err(Error::InvalidUsage(format!("{count} bytes at {offset} of a file of {there}")));
+        }
         Ok(())
     }
 }
@@ -80,6 +99,9 @@ mod tests {
         mapped.read_at(6, &mut bytes).unwrap();
         assert_eq!((&bytes, mapped.bytes()), (b"6789", 10));
         assert_eq!(mapped.read_at(7, &mut bytes).unwrap_err().to_string(), "4 bytes at 7 of a file of 10");
+        mapped.read_in_order(1, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"1234");
+        assert!(mapped.read_in_order(7, &mut bytes).is_err());
         assert!(mapped.read_at(usize::MAX, &mut bytes).is_err());
     }
 

@@ -27,6 +27,25 @@ fn new_run_does_not_mix_with_existing_checkpoints() {
     train_on_threads(1, &tiny(folder.path(), &["checkpoint.resume=true"])).unwrap();
 }
 
+/// The file has more tokens than its samples, and the last one belongs to none.
+#[test]
+fn token_beyond_the_vocabulary_ends_the_start() {
+    let folder = folder();
+    let path = folder.path().join("tokens.u16");
+    let start = |last: u32| {
+        let tokens = (0..16 * 40 + 7).map(|index| index % 50).chain([last]);
+        crate::data::TokenFile::write(&path, tokens).unwrap();
+        let data = format!("data.path={}", path.display());
+        train_on_threads(
+            2,
+            &tiny(folder.path(), &["data.kind=tokens", "data.vocabulary=50", &data, "checkpoint.every=0"]),
+        )
+    };
+    assert_eq!(start(49).unwrap().steps, 3);
+    let error = start(50).unwrap_err().to_string();
+    assert!(error.ends_with("tokens.u16: token 647 is 50; the vocabulary has 50"), "{error}");
+}
+
 #[test]
 fn incompatible_checkpoint_is_rejected_by_key() {
     let folder = folder();
