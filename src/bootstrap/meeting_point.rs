@@ -131,7 +131,7 @@ pub(crate) fn connect(
                 // A single address leaves nothing else to try, so the attempt may last until the
                 // deadline.
                 let patience = Some(patience).filter(|_| addresses.len() > 1);
-                match connect_once(identity, config, &addresses, (patience, deadline))? {
+                match connect_once(identity, config, &addresses, patience, deadline)? {
                     Ok(stream) => return Ok(stream),
                     Err(what) => (what, pauses.next_delay()),
                 }
@@ -151,7 +151,8 @@ fn connect_once(
     identity: &RankInfo,
     config: &Config,
     addresses: &[SocketAddr],
-    (patience, deadline): (Option<Duration>, Instant),
+    patience: Option<Duration>,
+    deadline: Instant,
 ) -> Result<Result<Stream, String>, Failure> {
     let (rank, ranks) = (identity.rank as u32, identity.ranks as u32);
     let hello = Hello { purpose: Purpose::Join, rank, ranks, index: 0, session: 0 };
@@ -187,7 +188,7 @@ fn connect_once(
 fn failure(identity: &RankInfo, config: &Config, address: SocketAddr, error: TransportError) -> Failure {
     match error {
         TransportError::EncryptionMismatch { peer, encrypts, .. } => {
-            encryption_mismatch((identity.rank, config), (0, peer), encrypts)
+            encryption_mismatch(identity.rank, config, 0, peer, encrypts)
         }
         TransportError::AuthFailed { what, .. } => {
             let failure = Failure::Secret { address: format!("rank 0 at {address}"), what };

@@ -89,7 +89,7 @@ pub fn join(identity: &RankInfo, config: &Config) -> Result<Fabric> {
 /// # Errors
 /// As [`join`].
 pub(crate) fn join_and_locate(identity: &RankInfo, config: &Config) -> Result<(Fabric, UniqueId)> {
-    join_until(identity, config, (config.join_timeout, crate::bootstrap::root::LINGER_TIME))
+    join_until(identity, config, config.join_timeout, crate::bootstrap::root::LINGER_TIME)
 }
 
 /// Works as [`join`], but with another deadline, and without telling late ranks of a failure.
@@ -97,13 +97,14 @@ pub(crate) fn join_and_locate(identity: &RankInfo, config: &Config) -> Result<(F
 /// # Errors
 /// As [`join`].
 pub(crate) fn rejoin(identity: &RankInfo, config: &Config, patience: Duration) -> Result<Fabric> {
-    join_until(identity, config, (patience, Duration::ZERO)).map(|(fabric, _)| fabric)
+    join_until(identity, config, patience, Duration::ZERO).map(|(fabric, _)| fabric)
 }
 
 fn join_until(
     identity: &RankInfo,
     config: &Config,
-    (patience, linger): (Duration, Duration),
+    patience: Duration,
+    linger: Duration,
 ) -> Result<(Fabric, UniqueId)> {
     let RankInfo { rank, ranks, .. } = *identity;
     if ranks == 0 || rank >= ranks || ranks > RANKS_MAX {
@@ -113,12 +114,12 @@ fn join_until(
     }
     let deadline = Instant::now() + patience;
     rlimit::raise_fd_limit(DESCRIPTORS + (2 + config.sockets_per_peer) * ranks);
-    let met = match meet(identity, config, (deadline, linger)) {
+    let met = match meet(identity, config, deadline, linger) {
         // All ranks get the same failure, so all of them meet again, over TCP.
         Err(failure @ Failure::SharedMemory { .. }) if config.transport == Transport::Auto => {
             warn_fallback(rank, &failure);
             let tcp = Config { transport: Transport::Tcp, ..config.clone() };
-            meet(identity, &tcp, (deadline, linger))
+            meet(identity, &tcp, deadline, linger)
         }
         met => met,
     };
@@ -143,12 +144,13 @@ fn warn_fallback(rank: Rank, failure: &Failure) {
 fn meet(
     identity: &RankInfo,
     config: &Config,
-    (deadline, linger): (Instant, Duration),
+    deadline: Instant,
+    linger: Duration,
 ) -> std::result::Result<(Fabric, SocketAddr), Failure> {
     let rank = identity.rank;
     std::thread::scope(|scope| {
         let root = match rank {
-            0 => Some(crate::bootstrap::root::Root::listen(identity, config, (deadline, linger))?),
+            0 => Some(crate::bootstrap::root::Root::listen(identity, config, deadline, linger)?),
             _ => None,
         };
         let own_address = root.as_ref().and_then(root::Root::own_address);
@@ -239,8 +241,10 @@ fn root_lost(error: TransportError) -> Failure {
 
 /// Returns the failure of two ranks of which only one encrypts.
 fn encryption_mismatch(
-    (own_rank, config): (Rank, &Config),
-    (rank, address): (Rank, String),
+    own_rank: Rank,
+    config: &Config,
+    rank: Rank,
+    address: String,
     encrypts: bool,
 ) -> Failure {
     let setting = |is_on| format!("encryption {}", if is_on { "on" } else { "off" });

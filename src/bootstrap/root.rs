@@ -50,7 +50,8 @@ impl<'r> Root<'r> {
     pub(crate) fn listen(
         identity: &RankInfo,
         config: &'r Config,
-        (deadline, linger): (Instant, Duration),
+        deadline: Instant,
+        linger: Duration,
     ) -> Result<Self> {
         let listeners = meeting_point::listen(identity, config, deadline)?;
         let (own_address, only_loopback) =
@@ -135,7 +136,7 @@ impl<'r> Root<'r> {
                     encrypts,
                 }) => {
                     self.encryption_mismatch =
-                        Some(encryption_mismatch((0, self.config), (rank, peer), encrypts));
+                        Some(encryption_mismatch(0, self.config, rank, peer, encrypts));
                 }
                 // A connection that has not proved the secret is only recorded, because it must not
                 // end the meeting.

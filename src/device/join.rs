@@ -28,11 +28,11 @@ pub(super) fn join(communicator: &Communicator, gpu: &Gpu) -> Result<DeviceCommu
     base.leave_only_by_drop();
     agree_on_sizes(&base)?;
     let room = agree_on_success(&base, Endpoint::max_resident_blocks(gpu).map_err(Error::from))?;
-    let (placements, channels, reservation) = reserve_blocks(&base, gpu, room)?;
+    let Blocks { placements, channels, reservation } = reserve_blocks(&base, gpu, room)?;
     warn_of_time_slices(gpu, &placements);
     let locations = Locations::exchange(&base, gpu)?;
-    let wide_lines = agree_on_ll128(&base, gpu, (&placements, &locations))?;
-    let arena = create_arena(&base, gpu, (channels, wide_lines));
+    let wide_lines = agree_on_ll128(&base, gpu, &placements, &locations)?;
+    let arena = create_arena(&base, gpu, channels, wide_lines);
     let arena = agree_on_success(&base, arena)?;
     // The guard comes before all that opens memory of peers, so after an error it is dropped last.
     let export = ExportGuard::new(&base, &arena, &placements);
@@ -146,13 +146,15 @@ fn agree_on_sizes(base: &Communicator) -> Result<()> {
     Ok(())
 }
 
-/// Reserves this rank's blocks on its GPU. Returns the placements of all ranks and the number of
-/// channels, on which all ranks agree, with the reservation.
-fn reserve_blocks(
-    base: &Communicator,
-    gpu: &Gpu,
-    room: usize,
-) -> Result<(Placements, usize, BlockReservation)> {
+/// The blocks of a rank on its GPU. All ranks agree on the placements and the channels.
+struct Blocks {
+    placements: Placements,
+    channels: usize,
+    reservation: BlockReservation,
+}
+
+/// Reserves this rank's blocks on its GPU.
+fn reserve_blocks(base: &Communicator, gpu: &Gpu, room: usize) -> Result<Blocks> {
     let mut attempt = 0;
     loop {
         let placement = Placement::own(gpu, room, base.config().gpu.channels);
@@ -164,7 +166,7 @@ fn reserve_blocks(
         let channels = (placements.channels() >> attempt).max(1);
         let reserved = BlockReservation::reserve(gpu, channels * BLOCKS_PER_CHANNEL, placements.room());
         match agree_on_success(base, reserved) {
-            Ok(reservation) => return Ok((placements, channels, reservation)),
+            Ok(reservation) => return Ok(Blocks { placements, channels, reservation }),
             Err(error) if attempt == RESERVE_ATTEMPTS => return Err(error),
             Err(_) => attempt += 1,
         }
@@ -193,7 +195,8 @@ fn warn_of_time_slices(gpu: &Gpu, placements: &Placements) {
 fn agree_on_ll128(
     base: &Communicator,
     gpu: &Gpu,
-    (placements, locations): (&Placements, &Locations),
+    placements: &Placements,
+    locations: &Locations,
 ) -> Result<bool> {
     let placement = placements.of(base.rank());
     let carries = |rank| placement.is_on_same_gpu(placements.of(rank)) || locations.is_linked(gpu, rank);
@@ -206,7 +209,7 @@ fn agree_on_ll128(
 
 /// Creates the arena. Messages are shorter than the settings say where many ranks would need too
 /// much memory for them.
-fn create_arena(base: &Communicator, gpu: &Gpu, (channels, wide_lines): (usize, bool)) -> Result<PeerMemory> {
+fn create_arena(base: &Communicator, gpu: &Gpu, channels: usize, wide_lines: bool) -> Result<PeerMemory> {
     let sizes = base.config().gpu;
     let geometry = DeviceGeometry {
         ranks: base.size(),

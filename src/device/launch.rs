@@ -68,6 +68,19 @@ pub(super) enum LaunchKind<'w> {
     OneShot(usize),
 }
 
+/// A collective with its plan, ready for its launch.
+pub(super) struct PlannedOp<'p> {
+    pub(super) job: &'p DeviceOp<'p>,
+    pub(super) plan: &'p Plan,
+    /// The program of the plan in memory of the GPU.
+    pub(super) uploaded: &'p DeviceProgram,
+    /// The symmetric buffers, if the program accesses those of peers.
+    registration: Option<&'p Registration>,
+    call: OpDesc,
+    /// Bytes of the longer of the input share and the output share.
+    bytes: usize,
+}
+
 impl CommState {
     /// Returns memory of at least `bytes` bytes for the copy of a buffer. It is kept from call to
     /// call.
@@ -215,21 +228,17 @@ impl Shared {
             .on_gpu(place)
             .with_user_op(job.user_op.map(UserOpKernels::digest));
         if let Some(uploaded) = &plan.uploaded {
-            self.launch_plan(state, stream, (job, registration.as_ref()), (plan, uploaded), (call, *bytes))?;
+            let registration = registration.as_ref();
+            let planned = PlannedOp { job, plan, uploaded, registration, call, bytes: *bytes };
+            self.launch_plan(state, stream, &planned)?;
         }
         state.last_algorithm = Some(*algorithm);
         Ok(call)
     }
 
     /// Launches the program of a plan.
-    fn launch_plan(
-        &self,
-        state: &mut CommState,
-        stream: &Stream,
-        (job, registration): (&DeviceOp<'_>, Option<&Registration>),
-        (plan, uploaded): (&Plan, &DeviceProgram),
-        (call, bytes): (OpDesc, usize),
-    ) -> Result<()> {
+    fn launch_plan(&self, state: &mut CommState, stream: &Stream, planned: &PlannedOp<'_>) -> Result<()> {
+        let &PlannedOp { job, plan, uploaded, registration, bytes, .. } = planned;
         let element = job.dtype.size();
         let (inputs, outputs) = job.collective.shares(self.host_comm.size(), job.root, self.host_comm.rank());
         // Even a rank without an input must know the addresses of peers' inputs.
@@ -240,11 +249,10 @@ impl Shared {
         let output = job.output.operand(outputs, plan.chunks_per_share, element, output_table.as_deref());
         let is_one_shot =
             registration.is_none() && plan.is_one_shot && bytes <= self.endpoint.one_shot_bytes_max();
-        let order = self.launch_args(job, plan, (call, bytes), is_one_shot || plan.rounds_once);
+        let order = self.launch_args(planned, is_one_shot || plan.rounds_once);
         let operands = [&input, &output];
         if let Some(registration) = registration {
-            let table =
-                state.address_tables.get(&self.endpoint, (plan, uploaded), (job, registration), operands)?;
+            let table = state.address_tables.get(&self.endpoint, planned, registration, operands)?;
             return self.launch(state, stream, LaunchKind::ZeroCopy(uploaded, &table), &order, operands);
         }
         let work = if is_one_shot { LaunchKind::OneShot(bytes) } else { LaunchKind::Program(uploaded) };
@@ -317,13 +325,8 @@ impl Shared {
         }
     }
 
-    fn launch_args<'j>(
-        &self,
-        job: &DeviceOp<'j>,
-        plan: &Plan,
-        (call, bytes): (OpDesc, usize),
-        rounds_once: bool,
-    ) -> LaunchParams<'j> {
+    fn launch_args<'p>(&self, planned: &PlannedOp<'p>, rounds_once: bool) -> LaunchParams<'p> {
+        let &PlannedOp { job, plan, call, bytes, .. } = planned;
         let longest =
             Layout::new(Shares::Even { bytes }, plan.chunks_per_share, job.dtype.size()).longest_chunk(1);
         let channels = self.endpoint.memory().layout().geometry().channels;

@@ -1,7 +1,7 @@
 //! Sends and receives that are enqueued on a stream, one by one or together.
 
 use crate::device::launch::LaunchKind;
-use crate::device::p2p_program::{Transfer, transfer_program};
+use crate::device::p2p_program::{Transfer, TransferSizes, transfer_program};
 use crate::device::{DeviceCommunicator, Shared};
 use crate::engine::Direction;
 use crate::error::{Error, Result};
@@ -104,12 +104,18 @@ impl GroupCache {
             return Ok(Arc::clone(ready));
         }
         let (endpoint, rank) = (&shared.endpoint, shared.host_comm.rank());
-        let sizes = endpoint.memory().layout().geometry();
-        let lanes = (sizes.lanes() - 1, sizes.channels);
-        let made = transfer_program(&key.0, (rank, sizes.ranks), lanes, sizes.slot_bytes)?;
+        let geometry = endpoint.memory().layout().geometry();
+        let sizes = TransferSizes {
+            rank,
+            ranks: geometry.ranks,
+            lane: geometry.lanes() - 1,
+            width: geometry.channels,
+            slice_bytes: geometry.slot_bytes,
+        };
+        let made = transfer_program(&key.0, sizes)?;
         let [sends, receives] = shares()?;
         let ready = Arc::new(UploadedGroup {
-            uploaded: endpoint.upload(Program::new(made.tables, made.bounds)?, sizes.slot_bytes)?,
+            uploaded: endpoint.upload(Program::new(made.tables, made.bounds)?, geometry.slot_bytes)?,
             sends,
             receives,
             slices: made.slices,

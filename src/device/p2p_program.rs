@@ -35,6 +35,19 @@ pub(super) struct Transfer {
     pub(super) bytes: usize,
 }
 
+/// The sizes of the program of some transfers.
+#[derive(Clone, Copy)]
+pub(super) struct TransferSizes {
+    /// The rank that runs the program.
+    pub(super) rank: Rank,
+    pub(super) ranks: usize,
+    /// The lane of all messages.
+    pub(super) lane: usize,
+    /// The most lane programs for sends, and for receives as well.
+    pub(super) width: usize,
+    pub(super) slice_bytes: usize,
+}
+
 /// The program of some transfers. Sends are shares of the input in their order, and receives are
 /// shares of the output.
 pub(super) struct TransferProgram {
@@ -52,17 +65,12 @@ struct Move {
     into: usize,
 }
 
-/// Writes the program of `transfers` for `rank` on `lane`, in slices of `slice_bytes`. It has at
-/// most `2 * width` lane programs: `width` for sends, and as many for receives.
+/// Writes the program of `transfers`.
 ///
 /// # Errors
 /// If there are too many slices to count.
-pub(super) fn transfer_program(
-    transfers: &[Transfer],
-    (rank, ranks): (Rank, usize),
-    (lane, width): (usize, usize),
-    slice_bytes: usize,
-) -> Result<TransferProgram> {
+pub(super) fn transfer_program(transfers: &[Transfer], sizes: TransferSizes) -> Result<TransferProgram> {
+    let TransferSizes { rank, ranks, lane, width, slice_bytes } = sizes;
     let slices_of = |transfer: &Transfer| transfer.bytes / slice_bytes + 1;
     let slices = transfers.iter().map(slices_of).max().unwrap_or(1);
     let shares = |direction| transfers.iter().filter(|transfer| transfer.direction == direction).count();
@@ -71,7 +79,7 @@ pub(super) fn transfer_program(
         return Err(Error::new(ErrorKind::Unsupported("transfers as long as these on GPUs".to_owned())));
     }
     let mut writer = TableWriter { tables: ProgramTables::default(), lane: lane as u32, slices };
-    for moves in assign_to_lanes(transfers, (rank, ranks), width) {
+    for moves in assign_to_lanes(transfers, rank, ranks, width) {
         writer.lane_program(rank, moves.iter().map(|each| (*each, slices_of(&each.transfer))));
     }
     let bounds = ProgramBounds {
@@ -90,7 +98,7 @@ pub(super) fn transfer_program(
 /// Divides the transfers among lane programs. In each direction, the first `width` peers in the
 /// order of distances get a lane program each. Further peers are assigned to these lane programs in
 /// turn.
-fn assign_to_lanes(transfers: &[Transfer], (rank, ranks): (Rank, usize), width: usize) -> Vec<Vec<Move>> {
+fn assign_to_lanes(transfers: &[Transfer], rank: Rank, ranks: usize, width: usize) -> Vec<Vec<Move>> {
     let (mut lanes, mut own_moves) = (Vec::<Vec<Move>>::new(), [Vec::new(), Vec::new()]);
     for (direction, moves) in [Direction::Send, Direction::Recv].into_iter().zip(&mut own_moves) {
         let mut by_peer = vec![Vec::new(); ranks];
@@ -100,7 +108,7 @@ fn assign_to_lanes(transfers: &[Transfer], (rank, ranks): (Rank, usize), width: 
         }
         *moves = std::mem::take(&mut by_peer[rank]);
         let first = lanes.len();
-        let peers = (1..ranks).map(|distance| peer_at(direction, distance, (rank, ranks)));
+        let peers = (1..ranks).map(|distance| peer_at(direction, distance, rank, ranks));
         let busy = peers.filter(|&peer| !by_peer[peer].is_empty());
         for (index, peer) in busy.enumerate() {
             match lanes.get_mut(first + index % width) {
@@ -122,7 +130,7 @@ fn assign_to_lanes(transfers: &[Transfer], (rank, ranks): (Rank, usize), width: 
 
 /// Returns the peer of a transfer of this distance: the receiver of a send, or the sender of a
 /// receive.
-fn peer_at(direction: Direction, distance: usize, (rank, ranks): (Rank, usize)) -> Rank {
+fn peer_at(direction: Direction, distance: usize, rank: Rank, ranks: usize) -> Rank {
     match direction {
         Direction::Send => (rank + distance) % ranks,
         Direction::Recv => (rank + ranks - distance) % ranks,
@@ -208,7 +216,8 @@ mod tests {
             transfer(Recv, 1, 64),
             transfer(Send, 0, 65),
         ];
-        let program = |width| transfer_program(&transfers, (1, 3), (4, width), 64).unwrap();
+        let sizes = TransferSizes { rank: 1, ranks: 3, lane: 4, width: 2, slice_bytes: 64 };
+        let program = |width| transfer_program(&transfers, TransferSizes { width, ..sizes }).unwrap();
         let TransferProgram { tables, bounds, slices } = program(2);
         assert_eq!(slices, 5, "of the longest");
         let acts = |tables: &ProgramTables| -> Vec<u32> {
@@ -274,7 +283,10 @@ mod tests {
     #[test]
     fn groups_of_40_ranks_end_on_bounded_lane_programs() {
         for width in [1, 2, 3, 8, 64] {
-            let program = |rank| transfer_program(&full_exchange(rank, 40), (rank, 40), (0, width), 64);
+            let program = |rank| {
+                let sizes = TransferSizes { rank, ranks: 40, lane: 0, width, slice_bytes: 64 };
+                transfer_program(&full_exchange(rank, 40), sizes)
+            };
             let programs: Vec<_> = (0..40).map(|rank| program(rank).unwrap().tables).collect();
             let lanes = programs.iter().map(|tables| tables.lane_programs.len());
             assert_eq!(lanes.max(), Some(79.min(2 * width)));
@@ -289,7 +301,8 @@ mod tests {
         let receives = [transfer(Recv, 0, 100), transfer(Recv, 3, 100)];
         let program = |rank: Rank| {
             let transfers = if rank == 0 || rank == 3 { &sends } else { &receives };
-            transfer_program(transfers, (rank, 4), (0, 1), 64).unwrap().tables
+            let sizes = TransferSizes { rank, ranks: 4, lane: 0, width: 1, slice_bytes: 64 };
+            transfer_program(transfers, sizes).unwrap().tables
         };
         let mut programs = [0, 1, 2, 3].map(program);
         assert_eq!(simulate(&programs), Some(8));

@@ -4,9 +4,8 @@ use crate::Config;
 use crate::communicator::digest_words;
 use crate::device::DeviceCommunicator;
 use crate::device::join::agree_on_success;
-use crate::device::launch::CommState;
+use crate::device::launch::{CommState, PlannedOp};
 use crate::device::op::{DeviceOp, OpBuffer};
-use crate::device::plan::Plan;
 use crate::device::shape::Shape;
 use crate::error::{Error, Result};
 use crate::reduce_op::ReduceOp;
@@ -15,7 +14,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use unisono_cuda::device::{Buffer, ImportedMemory, IpcHandle};
 use unisono_reducers::{Element, ReduceKind};
-use unisono_transports::gpu::{AddressTable, DeviceProgram, Endpoint, Operand, WindowSet};
+use unisono_transports::gpu::{AddressTable, Endpoint, Operand, WindowSet};
 
 /// The symmetric buffers of an operation, and the algorithm that accesses them.
 pub(super) struct Registration {
@@ -24,6 +23,15 @@ pub(super) struct Registration {
     window_sets: [Option<Arc<WindowSet>>; 2],
     /// A digest of the positions in symmetric memory. It must be the same on all ranks.
     pub(super) offset_digest: u64,
+}
+
+/// The place of a buffer in symmetric memory.
+struct WindowPlace {
+    /// The number of the window set, in the order of the calls.
+    index: usize,
+    window_set: Arc<WindowSet>,
+    /// Offset of the buffer in the memory of its rank, in bytes.
+    offset: usize,
 }
 
 /// Cache of recently used tables of peers' buffers.
@@ -162,20 +170,20 @@ impl CommState {
         let mut window_sets = [None, None];
         for ((is_named, side), set) in sides.into_iter().zip(&mut window_sets) {
             if is_named {
-                let (index, found, offset) = self.find_window_set(side)?;
-                places.extend([index, offset]);
-                *set = Some(found);
+                let place = self.find_window_set(side)?;
+                places.extend([place.index, place.offset]);
+                *set = Some(place.window_set);
             }
         }
         Some(Registration { algorithm: row, window_sets, offset_digest: digest_words(&places) })
     }
 
-    /// Returns the symmetric memory that contains a buffer: its number, its window set, and the
-    /// offset.
-    fn find_window_set(&self, side: &OpBuffer<'_>) -> Option<(usize, Arc<WindowSet>, usize)> {
+    /// Returns where in symmetric memory a buffer is.
+    fn find_window_set(&self, side: &OpBuffer<'_>) -> Option<WindowPlace> {
         let region = side.region?;
         let position = |(index, set): (usize, &Arc<WindowSet>)| {
-            Some((index, Arc::clone(set), set.offset_of(region)? + side.offset))
+            let offset = set.offset_of(region)? + side.offset;
+            Some(WindowPlace { index, window_set: Arc::clone(set), offset })
         };
         self.window_sets.iter().enumerate().find_map(position)
     }
@@ -210,14 +218,15 @@ fn is_resolvable_by_all(shape: &Shape, job: &DeviceOp<'_>) -> bool {
 }
 
 impl AddressTables {
-    /// Returns the cached table, or makes it.
+    /// Returns the cached table of an operation with symmetric buffers, or makes it.
     pub(super) fn get(
         &mut self,
         endpoint: &Endpoint,
-        (plan, uploaded): (&Plan, &DeviceProgram),
-        (job, registration): (&DeviceOp<'_>, &Registration),
+        planned: &PlannedOp<'_>,
+        registration: &Registration,
         [input, output]: [&Operand<'_>; 2],
     ) -> Result<Arc<AddressTable>> {
+        let &PlannedOp { job, plan, uploaded, .. } = planned;
         let side = |side: &OpBuffer<'_>| {
             (side.region.map_or(0, |region| region.address()) + side.offset as u64, side.share_bytes)
         };

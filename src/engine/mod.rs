@@ -92,6 +92,20 @@ pub(crate) struct Job<'a> {
     pub(crate) buffers: Buffers<'a>,
 }
 
+/// A collective whose shares have different lengths.
+pub(crate) struct UnevenCall<'a> {
+    pub(crate) kind: OpKind,
+    pub(crate) collective: Collective,
+    pub(crate) dtype: DType,
+    pub(crate) reduction: Option<ReduceOp>,
+    /// The (offset, bytes) of the shares in the longer buffer.
+    pub(crate) places: &'a [(usize, usize)],
+    /// The rank that calls.
+    pub(crate) rank: Rank,
+    /// Stands for the counts where ranks compare their calls.
+    pub(crate) digest: u64,
+}
+
 impl<'a> Job<'a> {
     /// Creates the job of an operation whose shares all have `count` elements.
     #[inline]
@@ -131,16 +145,8 @@ impl<'a> Job<'a> {
     }
 
     /// Creates the job of an operation whose shares have different lengths.
-    ///
-    /// `places` are the (offset, bytes) of the shares in the longer buffer. `digest` stands for the
-    /// counts where ranks compare their calls.
-    pub(crate) fn uneven(
-        (kind, collective): (OpKind, Collective),
-        (dtype, reduction): (DType, Option<ReduceOp>),
-        places: &'a [(usize, usize)],
-        (rank, digest): (Rank, u64),
-        buffers: Buffers<'a>,
-    ) -> Self {
+    pub(crate) fn uneven(call: UnevenCall<'a>, buffers: Buffers<'a>) -> Self {
+        let UnevenCall { kind, collective, dtype, reduction, places, rank, digest } = call;
         let (table, share) = (Shares::Table(places), Shares::Even { bytes: places[rank].1 });
         let gathers = collective == Collective::AllGather;
         let (input, output) = if gathers { (share, table) } else { (table, share) };

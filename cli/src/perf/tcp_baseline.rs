@@ -19,8 +19,10 @@ pub(super) fn bandwidth(sockets: usize, piece_bytes: usize) -> Result<f64> {
         let mut times = Vec::new();
         for _ in 0..ROUNDS {
             let begun = Instant::now();
-            let places = sent.chunks(each).zip(received.chunks_mut(each));
-            let mut flows: Vec<_> = streams.iter_mut().zip(places).map(Flow::new).collect();
+            let buffers = sent.chunks(each).zip(received.chunks_mut(each));
+            let flows = streams.iter_mut().zip(buffers);
+            let flows = flows.map(|(stream, (to_send, to_receive))| Flow { stream, to_send, to_receive });
+            let mut flows: Vec<_> = flows.collect();
             let mut open = true;
             while std::mem::take(&mut open) {
                 for flow in &mut flows {
@@ -99,11 +101,7 @@ struct Flow<'f> {
     to_receive: &'f mut [u8],
 }
 
-impl<'f> Flow<'f> {
-    fn new((stream, (to_send, to_receive)): (&'f mut TcpStream, (&'f [u8], &'f mut [u8]))) -> Self {
-        Self { stream, to_send, to_receive }
-    }
-
+impl Flow<'_> {
     /// Makes one system call in each direction; returns whether bytes are left.
     fn step(&mut self, piece_bytes: usize) -> Result<bool> {
         let piece = |left: usize| (left - 1) % piece_bytes + 1;

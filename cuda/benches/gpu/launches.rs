@@ -43,9 +43,9 @@ fn kinds(gpu: &Gpu) -> BenchResult<Vec<Kind>> {
     let kind = |case, cooperative| Kind { case, kernel: kernel.clone(), cooperative, is_replayed: true };
     let mut kinds = vec![kind("plain", false), kind("cooperative", true)];
     if gpu.capability()? >= (9, 0) {
-        let with = |case, kernel| Kind { case, kernel, cooperative: false, is_replayed: false };
-        kinds.push(with("remote domain", kernel.clone().in_remote_domain()?));
-        kinds.push(with("programmatic", kernel.clone().with_programmatic_serialization()?));
+        let attributed = |case, kernel| Kind { case, kernel, cooperative: false, is_replayed: false };
+        kinds.push(attributed("remote domain", kernel.clone().in_remote_domain()?));
+        kinds.push(attributed("programmatic", kernel.clone().with_programmatic_serialization()?));
     }
     Ok(kinds)
 }

@@ -10,7 +10,7 @@
 
 use crate::communicator::Communicator;
 use crate::communicator::calls::counts::displacements;
-use crate::engine::{Buffers, Job};
+use crate::engine::{Buffers, Job, UnevenCall};
 use crate::error::{Error, ErrorKind, Result};
 use crate::op_desc::OpKind;
 use crate::schedule::{Collective, Rank};
@@ -59,11 +59,19 @@ impl Communicator {
         for part in parts::<T>(longest(&counts), self.size()) {
             let sizes: Vec<usize> = counts.iter().map(|&count| within(&part, count).len()).collect();
             let mut elements = self.zeros(self.arg_check(kind).total_count(&sizes)?)?;
-            let (places, total) = (displacements(&sizes, size_of::<T>()), elements.len() as u64);
+            let places = displacements(&sizes, size_of::<T>());
+            let call = UnevenCall {
+                kind,
+                collective: Collective::AllGather,
+                dtype: T::DTYPE,
+                reduction: None,
+                places: &places,
+                rank: self.rank(),
+                digest: elements.len() as u64,
+            };
             let input = as_bytes(&own_share[within(&part, own_share.len())]);
             let buffers = Buffers::separate(input, as_bytes_mut(&mut elements));
-            let shape = (kind, Collective::AllGather);
-            self.run(Job::uneven(shape, (T::DTYPE, None), &places, (self.rank(), total), buffers))?;
+            self.run(Job::uneven(call, buffers))?;
             append(&mut shares, &elements, &sizes);
         }
         Ok(shares)

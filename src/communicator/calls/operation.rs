@@ -2,7 +2,7 @@
 
 use crate::communicator::Communicator;
 use crate::communicator::calls::counts::{digest_words, displacements};
-use crate::engine::{Buffers, Job};
+use crate::engine::{Buffers, Job, UnevenCall};
 use crate::error::Result;
 use crate::op_desc::OpKind;
 use crate::reduce_op::ReduceOp;
@@ -163,8 +163,9 @@ impl Communicator {
                 Buffers::in_place(buffer, input_at, output_at)
             }
         };
-        let shape = (self.rank(), digest_words(counts));
-        self.run(Job::uneven((kind, collective), (dtype, reduction), &places, shape, buffers))
+        let (rank, digest, places) = (self.rank(), digest_words(counts), &places);
+        let call = UnevenCall { kind, collective, dtype, reduction, places, rank, digest };
+        self.run(Job::uneven(call, buffers))
     }
 
     /// Runs a collective that is described by values.

@@ -108,8 +108,8 @@ impl EagerExec<'_> {
         for instr in &self.plan.instrs {
             let begun = Instant::now();
             self.step(instr, buffers)?;
-            if let Some((written, received, read)) = instr.transfer_stats(self.wait.rank()) {
-                sample.add(written, received, read, begun.elapsed());
+            if let Some(stats) = instr.transfer_stats(self.wait.rank()) {
+                sample.add(stats.slot_bytes, stats.output_bytes, stats.reads_peers, begun.elapsed());
             }
         }
         Ok(sample)

@@ -81,7 +81,7 @@ impl Engine {
             // An operation that may be zero-copy begins with an exchange of offsets. The result
             // depends on the buffers, which are no part of the key.
             Some(_) => None,
-            None => eager::plan_for(key, job, (algorithm, &spec), arithmetic, rank),
+            None => eager::plan_for(key, job, algorithm, &spec, arithmetic, rank),
         };
         let Some(plan) = plan else {
             self.eager.plans.insert_not_eager(key);

@@ -72,18 +72,28 @@ pub(crate) enum SlotInstr {
 }
 
 impl SlotInstr {
-    /// Returns the bytes written to the own slot, the bytes written to the output, and whether
-    /// slots of peers are read. `None` if the instruction moves no data.
-    pub(crate) fn transfer_stats(&self, rank: Rank) -> Option<(usize, usize, bool)> {
-        Some(match self {
+    /// Returns what the instruction moves. `None` if it moves no data.
+    pub(crate) fn transfer_stats(&self, rank: Rank) -> Option<TransferStats> {
+        let (slot_bytes, output_bytes, reads_peers) = match self {
             SlotInstr::Pack { from, .. } => (from.len(), 0, false),
             SlotInstr::PackAndCopy { from, into, .. } => (from.len(), into.len(), false),
             SlotInstr::CopyLocal { into, .. } => (0, into.len(), false),
             SlotInstr::Get { from, into, .. } => (0, into.len(), *from != rank),
             SlotInstr::Reduce { into, .. } => (0, into.len(), true),
             SlotInstr::Publish | SlotInstr::Wait { .. } => return None,
-        })
+        };
+        Some(TransferStats { slot_bytes, output_bytes, reads_peers })
     }
+}
+
+/// Sizes of the memory that an instruction moves.
+pub(crate) struct TransferStats {
+    /// Bytes written to the own slot.
+    pub(crate) slot_bytes: usize,
+    /// Bytes written to the output.
+    pub(crate) output_bytes: usize,
+    /// True if slots of peers are read.
+    pub(crate) reads_peers: bool,
 }
 
 /// One operand of a reduction.
@@ -181,9 +191,11 @@ impl SlotFit {
 impl EagerPlan {
     /// Makes the plan of `program`, whose chunks are whole shares. `None` if it is not eager.
     pub(crate) fn new(
-        (key, op): (PlanKey, OpDesc),
+        key: PlanKey,
+        op: OpDesc,
         program: Program,
-        (fit, tuning): (SlotFit, SlotTuning),
+        fit: SlotFit,
+        tuning: SlotTuning,
         arithmetic: Arithmetic,
         rank: Rank,
     ) -> Option<Self> {
@@ -216,7 +228,8 @@ impl EagerPlan {
 pub(crate) fn plan_for(
     key: PlanKey,
     job: &Job<'_>,
-    (algorithm, spec): (&'static Algorithm, &GroupSpec),
+    algorithm: &'static Algorithm,
+    spec: &GroupSpec,
     arithmetic: Arithmetic,
     rank: Rank,
 ) -> Option<EagerPlan> {
@@ -232,7 +245,7 @@ pub(crate) fn plan_for(
     let tuning = SlotTuning::new(job.collective, digest, job.share_bytes_max, fit.slot_class);
     let op = key.op.with_algorithm(digest);
     let plan_of =
-        |rank| EagerPlan::new((key, op), (algorithm.build)(spec, rank), (fit, tuning), arithmetic, rank);
+        |rank| EagerPlan::new(key, op, (algorithm.build)(spec, rank), fit, tuning, arithmetic, rank);
     // A rank in a slot does not meet one in a window. The programs of the library's algorithms are
     // of one kind on all ranks, and those of a caller may not be.
     let is_eager_elsewhere = || (0..spec.ranks).all(|other| other == rank || plan_of(other).is_some());
@@ -302,7 +315,7 @@ impl PlanBuilder {
             }
             _ => return None,
         };
-        let output_bytes = instr.transfer_stats(self.rank).map_or(0, |(_, bytes, _)| bytes);
+        let output_bytes = instr.transfer_stats(self.rank).map_or(0, |stats| stats.output_bytes);
         self.plan.remote_bytes += transfer.remote_chunks * output_bytes;
         Some(instr)
     }

@@ -70,6 +70,14 @@ struct Times {
     peer: AtomicU64,
 }
 
+/// A copy of the words of [`Times`], except for the number.
+#[derive(Clone, Copy, Debug, Default)]
+struct TimeWords {
+    started: u64,
+    ended: u64,
+    peer: u64,
+}
+
 impl Recorder {
     /// Creates an empty record.
     pub(crate) fn new(owner: Owner) -> Self {
@@ -224,7 +232,7 @@ impl Recorder {
 
     /// Returns the rank that a recorded operation waited for last, or the other rank of a message.
     pub(crate) fn waited_for(&self, number: u64) -> Option<Rank> {
-        self.read_times(number).and_then(|[_, _, peer]| rank_of(peer))
+        self.read_times(number).and_then(|words| rank_of(words.peer))
     }
 
     /// Returns the recorded operations, oldest first.
@@ -242,7 +250,7 @@ impl Recorder {
     fn op_record(&self, slot: &Slot, has_failed: bool) -> Option<OpRecord> {
         let number = Some(slot.seq.load(Ordering::Acquire)).filter(|number| *number > 0)?;
         let call = slot.desc();
-        let times = self.read_times(number).unwrap_or_default();
+        let TimeWords { started, ended, peer } = self.read_times(number).unwrap_or_default();
         // The words are read before the number is read again. If the number is still the same,
         // nobody has written in between.
         fence(Ordering::Acquire);
@@ -254,7 +262,6 @@ impl Recorder {
             false if has_failed => OpState::Failed,
             false => OpState::Started,
         };
-        let [started, ended, peer] = times;
         let time = |nanoseconds| Some(Duration::from_nanos(nanoseconds)).filter(|time| !time.is_zero());
         Some(OpRecord {
             number,
@@ -268,13 +275,14 @@ impl Recorder {
     }
 
     /// Returns the times and the peer of an operation, if they are recorded.
-    fn read_times(&self, number: u64) -> Option<[u64; 3]> {
+    fn read_times(&self, number: u64) -> Option<TimeWords> {
         let Times { seq: stamp, started, ended, peer } = self.times(number);
         let is_its = |order| stamp.load(order) == number;
         if !is_its(Ordering::Acquire) {
             return None;
         }
-        let words = [started, ended, peer].map(|word| word.load(Ordering::Relaxed));
+        let load = |word: &AtomicU64| word.load(Ordering::Relaxed);
+        let words = TimeWords { started: load(started), ended: load(ended), peer: load(peer) };
         fence(Ordering::Acquire);
         is_its(Ordering::Relaxed).then_some(words)
     }

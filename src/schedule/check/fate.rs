@@ -42,14 +42,16 @@ pub(super) fn with_fate(
     violation: Violation,
 ) -> Violation {
     let Violation::Output { rank, index, error, fate: None } = violation else { return violation };
-    let fate = fate(schedule, (in_place, slots), (rank, index), error);
+    let fate = fate(schedule, in_place, slots, rank, index, error);
     Violation::Output { rank, index, error, fate }
 }
 
 fn fate(
     schedule: &Schedule,
-    (in_place, slots): (bool, usize),
-    (rank, index): (Rank, usize),
+    in_place: bool,
+    slots: usize,
+    rank: Rank,
+    index: usize,
     error: OutputError,
 ) -> Option<InputFate> {
     let mut executor = Executor::new(schedule, in_place, slots).ok()?;

@@ -102,8 +102,8 @@ fn strategies(shape: &ModelShape, data: usize, allowed: Allowed) -> Vec<Strategy
     if data == 1 {
         return vec![StrategyKind::Bucketed];
     }
-    let gathering = ShardGroups::new(shape.shard_ranks, data).shards;
-    let few = gathering <= MAX_USEFUL_DATA_RANKS || allowed == Allowed::Needed;
+    let shard_ranks = ShardGroups::new(shape.shard_ranks, data).shards;
+    let few = shard_ranks <= MAX_USEFUL_DATA_RANKS || allowed == Allowed::Needed;
     let goes = |kind: &StrategyKind| match kind {
         StrategyKind::Zero3 => few,
         kind => shape.experts() == 1 || kind.shards_gradients(),

@@ -58,8 +58,8 @@ pub fn decide(shape: &ModelShape, hardware: &Hardware) -> Result<Decision> {
 
 /// Returns true unless ZeRO-3 shards weights over more ranks than computation can hide.
 pub(super) fn has_few_ranks(parallel: &ParallelConfig, shape: &ModelShape) -> bool {
-    let gathering = ShardGroups::new(shape.shard_ranks, parallel.data).shards;
-    parallel.kind != StrategyKind::Zero3 || gathering <= MAX_USEFUL_DATA_RANKS
+    let shard_ranks = ShardGroups::new(shape.shard_ranks, parallel.data).shards;
+    parallel.kind != StrategyKind::Zero3 || shard_ranks <= MAX_USEFUL_DATA_RANKS
 }
 
 /// Model and hardware of a decision.

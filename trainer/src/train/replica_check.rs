@@ -43,9 +43,9 @@ impl Run {
         Ok(hash_numbers(&data_group.into_iter().map(|rank| rank_hashes[rank]).collect::<Vec<_>>()))
     }
 
-    /// Compares the weights of all ranks that should hold equal weights: of data ranks, of tensor
-    /// parallel ranks for parameters that they do not divide and heads that they repeat, and of the
-    /// two stages of a tied embedding.
+    /// Compares the weights of all ranks that should hold equal weights. Data ranks should, and the
+    /// two stages of a tied embedding. Tensor parallel ranks should for parameters that they do not
+    /// divide, and for heads that they repeat.
     ///
     /// # Errors
     /// [`Error::ReplicasDiverged`] on every rank; names the first parameter that differs and the

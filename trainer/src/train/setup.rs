@@ -71,7 +71,6 @@ impl Run {
         let batch = config.batch(&mesh)?;
         let feed = DataLoader::open(config)?;
         let data = agreed_dataset(&world, config, &feed)?;
-        feed.examine(world.rank(), world.size())?;
         let files = agreed_files(&world, config)?;
         let groups = MeshGroups::new(&world, mesh)?;
         let tensor = groups.get(GroupKind::Tensor);
@@ -336,7 +335,8 @@ fn check_shard_ranks(config: &Config, mesh: &Mesh) -> Result<()> {
     Ok(())
 }
 
-/// Returns the identity of the data, if all ranks have the same configuration and the same data.
+/// Returns the identity of the data, if all ranks have the same configuration and the same data, and
+/// this rank's part of the tokens is within the vocabulary.
 fn agreed_dataset(world: &Communicator, config: &Config, feed: &DataLoader) -> Result<DatasetId> {
     let data = dataset_id(&feed.training, &config.data.path)?;
     // Ranks with other settings would start other collectives. With other data, the shares of a
@@ -349,7 +349,10 @@ fn agreed_dataset(world: &Communicator, config: &Config, feed: &DataLoader) -> R
             let what = format!("rank {rank} has another configuration or other data than rank 0");
             Err(Error::invalid(what))
         }
-        None => Ok(data),
+        None => {
+            feed.examine(world.rank(), world.size())?;
+            Ok(data)
+        }
     }
 }
 

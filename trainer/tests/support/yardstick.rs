@@ -21,14 +21,14 @@ pub(crate) fn assert_measured<T: std::fmt::Debug>(
 ) {
     let (begun, mut wrong) = (Instant::now(), 0);
     loop {
-        let (measured, crowd) = beside_yardstick(&measure);
+        let (measured, contention) = beside_yardstick(&measure);
         if is_right(&measured) {
             return;
         }
-        wrong += usize::from(crowd.lateness < ON_TIME && crowd.share < CROWDED);
-        assert!(wrong < TRIES, "{what}: {measured:?}, with {crowd:?}");
+        wrong += usize::from(contention.lateness < ON_TIME && contention.share < CONTENDED);
+        assert!(wrong < TRIES, "{what}: {measured:?}, with {contention:?}");
         if begun.elapsed() > PATIENCE {
-            let _ = writeln!(std::io::stderr(), "SKIPPED: {what}: this machine is too busy: {crowd:?}");
+            let _ = writeln!(std::io::stderr(), "SKIPPED: {what}: this machine is too busy: {contention:?}");
             return;
         }
     }
@@ -36,28 +36,28 @@ pub(crate) fn assert_measured<T: std::fmt::Debug>(
 
 /// Other programs on the cores during a measurement.
 #[derive(Debug)]
-struct Crowd {
+struct Contention {
     /// Mean time by which a thread woke late.
     lateness: Duration,
     /// Share of its naps after which more threads wanted to run than there are cores.
     share: f64,
 }
 
-/// Returns what is measured, and the crowd beside it.
-fn beside_yardstick<T>(measure: impl Fn() -> T) -> (T, Crowd) {
+/// Returns what is measured, and the contention beside it.
+fn beside_yardstick<T>(measure: impl Fn() -> T) -> (T, Contention) {
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let yardstick = scope.spawn(|| {
-            let (mut lateness, mut naps, mut crowded) = (Duration::ZERO, 0, 0);
+            let (mut lateness, mut naps, mut contended) = (Duration::ZERO, 0, 0);
             while !is_over.load(Ordering::Relaxed) {
                 let begun = Instant::now();
                 std::thread::sleep(NAP);
                 lateness += begun.elapsed().saturating_sub(NAP);
                 naps += 1;
-                crowded += u32::from(!has_free_cores());
+                contended += u32::from(!has_free_cores());
             }
             let naps = naps.max(1);
-            Crowd { lateness: lateness / naps, share: f64::from(crowded) / f64::from(naps) }
+            Contention { lateness: lateness / naps, share: f64::from(contended) / f64::from(naps) }
         });
         let measured = measure();
         is_over.store(true, Ordering::Relaxed);
@@ -70,7 +70,7 @@ const TRIES: usize = 3;
 const NAP: Duration = Duration::from_millis(1);
 /// Mean lateness of a thread on a quiet machine: a tenth of this is usual.
 const ON_TIME: Duration = Duration::from_micros(500);
-/// Share of naps that end in a crowd on a quiet machine: half of this is usual.
-const CROWDED: f64 = 0.3;
+/// Share of naps that end in contention on a quiet machine: half of this is usual.
+const CONTENDED: f64 = 0.3;
 /// Time after which a machine is called too busy.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -1,6 +1,6 @@
 //! The parts of the simulated network that a rank holds.
 
-use crate::sim::nodes::Network;
+use crate::sim::nodes::{Direction, Network};
 use crate::{
     ControlChannel, Error, Fabric, Header, Link, ListenerGuard, PeerEvent, Result, Tag, WaitStrategy,
 };
@@ -91,7 +91,8 @@ impl Link for SimLink {
                 "the parts of a message are shorter than its {bytes} bytes"
             )));
         }
-        world.send(*key, (*rank, self.peer), lane, Header { tag: *tag, bytes }, body);
+        let direction = Direction { from: *rank, to: self.peer };
+        world.send(*key, direction, lane, Header { tag: *tag, bytes }, body);
         Ok(true)
     }
 

@@ -1,6 +1,6 @@
 //! One fabric among hosts of the simulated network: its lanes and its control channels.
 
-use crate::sim::nodes::{NetworkState, Packet, Route};
+use crate::sim::nodes::{Direction, NetworkState, Packet, Route};
 use crate::sim::timeouts::ConnectionState;
 use crate::{Geometry, Header, MAX_CONTROL_MSG_BYTES, PeerEvent};
 use std::collections::VecDeque;
@@ -119,14 +119,8 @@ impl NetworkState {
         self.fabric(key).queue(sender, receiver, lane).free_slots > 0
     }
 
-    pub(super) fn send(
-        &mut self,
-        key: u64,
-        (from, to): (usize, usize),
-        lane: usize,
-        head: Header,
-        body: Vec<u8>,
-    ) {
+    pub(super) fn send(&mut self, key: u64, direction: Direction, lane: usize, head: Header, body: Vec<u8>) {
+        let Direction { from, to } = direction;
         let group = self.fabric(key);
         let way = group.route(MESSAGE, key, from, to, lane);
         let pipe = group.queue(from, to, lane);

@@ -93,9 +93,17 @@ pub(super) enum Packet {
     },
 }
 
+/// The ranks of a fabric between which something passes.
+#[derive(Clone, Copy)]
+pub(super) struct Direction {
+    pub(super) from: usize,
+    pub(super) to: usize,
+}
+
 impl Route {
     /// Returns the route of an event that concerns two ranks and happens on one host.
-    pub(super) fn local(kind: u64, group: u64, (from, to): (usize, usize), host: usize) -> Self {
+    pub(super) fn local(kind: u64, group: u64, direction: Direction, host: usize) -> Self {
+        let Direction { from, to } = direction;
         Self { kind, fabric: group, from, to, lane: 0, hosts: (host, host) }
     }
 }
@@ -279,7 +287,7 @@ impl NetworkState {
                     true
                 }
                 Packet::Credit => self.fabric(group).queue(to, from, lane).add_credit(),
-                Packet::Event(event) => self.on_event(group, (from, to), event),
+                Packet::Event(event) => self.on_event(group, Direction { from, to }, event),
                 Packet::Death { announced: told } => self.kill(host, told),
                 Packet::Join => self.on_join(group, from),
                 Packet::ConfirmTimer => self.on_confirm_timer(group, to),

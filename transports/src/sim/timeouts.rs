@@ -8,7 +8,7 @@
 
 use crate::PeerEvent;
 use crate::sim::fabric::Stream;
-use crate::sim::nodes::{Arrival, NetworkState, Packet, Route, as_nanos};
+use crate::sim::nodes::{Arrival, Direction, NetworkState, Packet, Route, as_nanos};
 use std::time::Duration;
 
 /// State of one end of a control connection.
@@ -33,9 +33,9 @@ impl NetworkState {
                 let begin: Vec<Duration> = cuts.filter(|start| *start >= now).collect();
                 (0..)
                     .zip(begin)
-                    .for_each(|(index, start)| self.schedule_keepalive(key, (rank, peer), start, index));
+                    .for_each(|(index, start)| self.schedule_keepalive(key, rank, peer, start, index));
                 if self.has_vanished(other) {
-                    self.schedule_keepalive(key, (rank, peer), now, VANISHED_INDEX);
+                    self.schedule_keepalive(key, rank, peer, now, VANISHED_INDEX);
                 }
             }
         }
@@ -47,18 +47,18 @@ impl NetworkState {
             let Some(rank) = self.fabric(key).rank_of(host) else { continue };
             let (ranks, now) = (self.fabric(key).hosts.len(), self.now());
             let peers = (0..ranks).filter(|&peer| peer != rank);
-            peers.for_each(|peer| self.schedule_keepalive(key, (peer, rank), now, VANISHED_INDEX));
+            peers.for_each(|peer| self.schedule_keepalive(key, peer, rank, now, VANISHED_INDEX));
         }
     }
 
     /// Schedules the check of `rank` at which `peer` has answered nothing for the keepalive timeout
     /// since then.
-    fn schedule_keepalive(&mut self, key: u64, (rank, peer): (usize, usize), start: Duration, index: u64) {
+    fn schedule_keepalive(&mut self, key: u64, rank: usize, peer: usize, start: Duration, index: u64) {
         let [host, other] = [rank, peer].map(|rank| self.fabric(key).hosts[rank]);
         if let Some(patience) = self.fault_plan.host_keepalive_timeout(host, other) {
             self.schedule_at(
                 start + patience,
-                Route::local(KEEPALIVE_TIMER, key, (peer, rank), host),
+                Route::local(KEEPALIVE_TIMER, key, Direction { from: peer, to: rank }, host),
                 index,
                 Packet::KeepaliveTimer,
             );
@@ -81,7 +81,7 @@ impl NetworkState {
         self.fabric(key).endpoints[rank].events.push_back(PeerEvent::Unreachable { from: peer });
         // Some kernels announce it by a reset, if packets pass.
         match self.fault_plan.resets_on_timeout(host) && !self.is_partitioned(host, other) {
-            true => self.send_once(RESET, key, (rank, peer), Packet::Reset),
+            true => self.send_once(RESET, key, Direction { from: rank, to: peer }, Packet::Reset),
             false => self.send_stale_data(key, rank, peer),
         }
         true
@@ -90,21 +90,22 @@ impl NetworkState {
     /// Sends data or a probe of `peer`, after some time, on a connection of which `rank` knows
     /// nothing.
     pub(super) fn send_stale_data(&mut self, key: u64, rank: usize, peer: usize) {
-        self.send_once(STALE_DATA, key, (peer, rank), Packet::StaleData);
+        self.send_once(STALE_DATA, key, Direction { from: peer, to: rank }, Packet::StaleData);
     }
 
     /// Handles a packet for a connection that nobody knows at its destination.
     pub(super) fn on_stale_data(&mut self, key: u64, rank: usize, peer: usize) -> bool {
         let host = self.fabric(key).hosts[rank];
         if !self.has_vanished(host) {
-            self.send_once(RESET, key, (rank, peer), Packet::Reset);
+            self.send_once(RESET, key, Direction { from: rank, to: peer }, Packet::Reset);
         }
         false
     }
 
-    /// Delivers a control message, or the end of all of them, to `to` if both ends of the
+    /// Delivers a control message, or the end of all of them, to its receiver if both ends of the
     /// connection exist.
-    pub(super) fn on_event(&mut self, key: u64, (from, to): (usize, usize), event: PeerEvent) -> bool {
+    pub(super) fn on_event(&mut self, key: u64, direction: Direction, event: PeerEvent) -> bool {
+        let Direction { from, to } = direction;
         let endpoints = &mut self.fabric(key).endpoints;
         if endpoints[from].connections[to] != ConnectionState::Open
             || endpoints[to].connections[from] != ConnectionState::Open
@@ -124,9 +125,9 @@ impl NetworkState {
         let end = &mut self.fabric(key).endpoints[rank].connections[peer];
         if *end == ConnectionState::Open {
             *end = ConnectionState::Probing;
-            self.send_once(PROBE, key, (rank, peer), Packet::Probe);
+            self.send_once(PROBE, key, Direction { from: rank, to: peer }, Packet::Probe);
             let patience = self.fault_plan.keepalive_timeout.unwrap_or(PROBE_WAIT_MAX).min(PROBE_WAIT_MAX);
-            let way = Route::local(PROBE_TIMEOUT, key, (peer, rank), host);
+            let way = Route::local(PROBE_TIMEOUT, key, Direction { from: peer, to: rank }, host);
             self.schedule_at(self.now() + patience, way, 0, Packet::ProbeResult { ended: false });
         }
         false
@@ -138,7 +139,12 @@ impl NetworkState {
         let host = self.fabric(key).hosts[rank];
         let ended = self.is_dead(host) || self.fabric(key).endpoints[rank].listener_closed;
         if !self.has_vanished(host) && (ended || self.stall_end(host).is_none()) {
-            self.send_once(PROBE_REPLY, key, (rank, peer), Packet::ProbeResult { ended });
+            self.send_once(
+                PROBE_REPLY,
+                key,
+                Direction { from: rank, to: peer },
+                Packet::ProbeResult { ended },
+            );
         }
         false
     }
@@ -166,8 +172,8 @@ impl NetworkState {
     }
 
     /// Sends a packet that is sent once at most from one rank of a fabric to another.
-    fn send_once(&mut self, kind: u64, key: u64, (from, to): (usize, usize), cargo: Packet) {
-        let way = self.fabric(key).route(kind, key, from, to, 0);
+    fn send_once(&mut self, kind: u64, key: u64, direction: Direction, cargo: Packet) {
+        let way = self.fabric(key).route(kind, key, direction.from, direction.to, 0);
         self.enqueue(Stream::default(), way, cargo);
     }
 

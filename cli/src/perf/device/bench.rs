@@ -154,8 +154,8 @@ impl<'a, T: Element> Bench<'a, T> {
         let results = self.test.shares(ranks, rank).1 * self.count;
         let (stream, output) = (&self.stream, &mut self.output);
         match in_place {
-            true => call_in_place(&self.test, self.device_comm, stream, output, (GUARD, length)),
-            false => call(&self.test, self.device_comm, stream, &self.input, output, (GUARD, results)),
+            true => call_in_place(&self.test, self.device_comm, stream, output, GUARD..GUARD + length),
+            false => call(&self.test, self.device_comm, stream, &self.input, output, GUARD..GUARD + results),
         }
     }
 

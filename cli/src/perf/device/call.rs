@@ -1,21 +1,22 @@
 //! The operation that is measured, on device buffers.
 
 use crate::perf::op_case::{OpCase, OpKind};
+use std::ops::Range;
 use unisono::device::{Buffer, DeviceCommunicator, Stream};
 use unisono::{Element, Result};
 
-/// Calls it from all of `input` into `count` elements of `output` from `at` on.
+/// Calls it from all of `input` into the elements of `output` in `range`.
 pub(super) fn call<T: Element>(
     test: &OpCase,
     comm: &DeviceCommunicator,
     stream: &Stream,
     input: &Buffer<T>,
     output: &mut Buffer<T>,
-    (at, count): (usize, usize),
+    range: Range<usize>,
 ) -> Result<()> {
     let (rank, ranks, root) = (comm.rank(), comm.size(), test.root);
     let (at_root, reduction) = (rank == root, test.reduction::<T>(rank));
-    let output = &mut output.view_mut(at..at + count);
+    let output = &mut output.view_mut(range);
     match test.kind {
         OpKind::AllReduce => comm.all_reduce_into(stream, input, output, reduction),
         OpKind::AllGather => comm.all_gather(stream, input, output),
@@ -32,7 +33,7 @@ pub(super) fn call<T: Element>(
     }
 }
 
-/// Runs the operation in place on `count` elements a share, from element `at` of `buffer`.
+/// Runs the operation in place on the elements of `buffer` in `range`.
 ///
 /// The input begins at [`OpCase::in_place_offsets`] within that part.
 pub(super) fn call_in_place<T: Element>(
@@ -40,10 +41,10 @@ pub(super) fn call_in_place<T: Element>(
     comm: &DeviceCommunicator,
     stream: &Stream,
     buffer: &mut Buffer<T>,
-    (at, count): (usize, usize),
+    range: Range<usize>,
 ) -> Result<()> {
     let reduction = test.reduction::<T>(comm.rank());
-    let buffer = &mut buffer.view_mut(at..at + count);
+    let buffer = &mut buffer.view_mut(range);
     match test.kind {
         OpKind::AllReduce => comm.all_reduce(stream, buffer, reduction),
         OpKind::AllGather => comm.all_gather_in_place(stream, buffer),

@@ -50,6 +50,17 @@ unsafe impl Send for Cublas {}
 // SAFETY: as above; a lock sees to it.
 unsafe impl Sync for Cublas {}
 
+/// The extents of a product.
+#[derive(Clone, Copy)]
+pub(super) struct Extents {
+    /// Rows of the left factor and of the product.
+    pub(super) rows: c_int,
+    /// Columns of the right factor and of the product.
+    pub(super) columns: c_int,
+    /// Columns of the left factor and rows of the right one.
+    pub(super) inner: c_int,
+}
+
 /// A factor, column after column.
 #[derive(Clone, Copy)]
 pub(super) struct Factor {
@@ -74,19 +85,21 @@ impl Cublas {
         Ok(Some(made))
     }
 
-    /// Enqueues product = alpha · left · right + beta · product, with extents rows, columns and
-    /// inner. All are stored column by column.
+    /// Enqueues product = alpha · left · right + beta · product. All are stored column by column.
     ///
     /// # Safety
     /// The GPU's context is current. The factors have these extents, and so has `product`, whose
     /// columns are contiguous.
     pub(super) unsafe fn multiply(
         &self,
-        [rows, columns, inner]: [c_int; 3],
-        [alpha, beta]: [f32; 2],
-        [left, right]: [Factor; 2],
+        extents: Extents,
+        alpha: f32,
+        beta: f32,
+        left: Factor,
+        right: Factor,
         product: *mut f32,
     ) -> Result<(), GpuError> {
+        let Extents { rows, columns, inner } = extents;
         let handle = crate::device::gpu::lock(&self.handle);
         let [left_operation, right_operation] = [left, right].map(|factor| factor.transposed.into());
         // SAFETY: the caller's word; factors are read before the call returns.

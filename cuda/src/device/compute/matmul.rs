@@ -1,6 +1,6 @@
 //! Matrix products and attention.
 
-use crate::device::compute::cublas::{Cublas, Factor};
+use crate::device::compute::cublas::{Cublas, Extents, Factor};
 use crate::device::compute::{Compute, as_device_mut_ptr, as_device_ptr, check_len};
 use crate::device::model::{Attention, Matmul};
 use crate::device::{GpuError, View, ViewMut};
@@ -93,7 +93,7 @@ impl Compute {
         check_len(other.rows, one.columns)?;
         check_len(other.columns, into.columns)?;
         if let Some(cublas) = &self.cublas {
-            return self.multiply(cublas, into, [alpha, beta], one, other);
+            return self.multiply(cublas, into, alpha, beta, one, other);
         }
         let arguments = Matmul {
             one: as_device_ptr(one.data),
@@ -119,21 +119,27 @@ impl Compute {
         &self,
         cublas: &Cublas,
         product: MatrixViewMut<'_>,
-        factors: [f32; 2],
+        alpha: f32,
+        beta: f32,
         left: MatrixView<'_>,
         right: MatrixView<'_>,
     ) -> Result<(), GpuError> {
         if product.rows * product.columns == 0 {
             return Ok(());
         }
-        let extents = [to_c_int(product.columns)?, to_c_int(product.rows)?, to_c_int(left.columns)?];
-        let (sides, address) = ([right.factor()?, left.factor()?], as_device_mut_ptr(&product.data));
+        let extents = Extents {
+            rows: to_c_int(product.columns)?,
+            columns: to_c_int(product.rows)?,
+            inner: to_c_int(left.columns)?,
+        };
+        let (first, second) = (right.factor()?, left.factor()?);
+        let address = as_device_mut_ptr(&product.data);
         let memories = [product.data.as_view().memory, left.data.memory, right.data.memory];
         self.on_this_gpu(&memories)?;
         let mut outcome = Ok(());
         let enqueued = self.stream.enqueue(&memories, "cublasSgemm", |_| {
             // SAFETY: the stream's GPU is current, and the views have these extents.
-            outcome = unsafe { cublas.multiply(extents, factors, sides, address) };
+            outcome = unsafe { cublas.multiply(extents, alpha, beta, first, second, address) };
             sys::CUresult::CUDA_SUCCESS
         });
         enqueued.and(outcome)

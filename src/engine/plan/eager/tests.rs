@@ -29,9 +29,11 @@ fn eager_plan(
     let call = OpDesc::new(0, OpKind::Collective(collective), DType::U8, None, 0, 24);
     let key = PlanKey { op: call, input_bytes: 24, output_bytes: 24, bases };
     EagerPlan::new(
-        (key, key.op),
+        key,
+        key.op,
         program,
-        (SlotFit::new(3, 24, true, 3).unwrap(), SlotTuning::Cached),
+        SlotFit::new(3, 24, true, 3).unwrap(),
+        SlotTuning::Cached,
         arithmetic(plain),
         1,
     )
@@ -86,8 +88,9 @@ fn own_operand_is_not_read_from_overwritten_slot() {
     builder.reduce(vec![chunk_at(0, window(0)), chunk_at(1, input(1))], output(0), true);
     let call = OpDesc::new(0, OpKind::Collective(Collective::ReduceScatter), DType::U8, None, 0, 24);
     let key = PlanKey { op: call, input_bytes: 24, output_bytes: 24, bases: None };
-    let fit = (SlotFit::new(1, 24, true, 2).unwrap(), SlotTuning::Cached);
-    let plan = EagerPlan::new((key, call), builder.finish(0, 1), fit, arithmetic(false), 1).unwrap();
+    let fit = SlotFit::new(1, 24, true, 2).unwrap();
+    let program = builder.finish(0, 1);
+    let plan = EagerPlan::new(key, call, program, fit, SlotTuning::Cached, arithmetic(false), 1).unwrap();
     assert_eq!(plan.operands, [Operand::Slot { rank: 0, at: 0 }, Operand::Slot { rank: 1, at: 24 }]);
     assert!(plan.instrs.contains(&SlotInstr::Pack { from: 24..48, at: 24 }), "{:?}", plan.instrs);
 }
@@ -106,7 +109,7 @@ fn pack_and_copy_of_long_chunk_is_fused() {
         let call = OpDesc::new(0, OpKind::Collective(Collective::AllGather), DType::U8, None, 0, 0);
         let key = PlanKey { op: call, input_bytes: bytes, output_bytes: bytes, bases };
         let fit = SlotFit::new(1, bytes, false, 2).unwrap();
-        EagerPlan::new((key, call), program, (fit, SlotTuning::Cached), arithmetic(true), 1).unwrap().instrs
+        EagerPlan::new(key, call, program, fit, SlotTuning::Cached, arithmetic(true), 1).unwrap().instrs
     };
     let spread = SlotInstr::PackAndCopy { from: 0..bytes, at: 0, into: bytes..2 * bytes };
     assert_eq!(acts(bytes, None)[..2], [spread, SlotInstr::Publish]);

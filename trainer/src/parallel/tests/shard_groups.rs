@@ -175,7 +175,7 @@ fn data_ranks_are_divided_into_equal_groups() {
     assert_eq!(ShardGroups::new(0, 6), ShardGroups { shards: 6, groups: 1 });
     assert_eq!(ShardGroups::new(2, 6), ShardGroups { shards: 2, groups: 3 });
     assert_eq!(ShardGroups::new(8, 1), ShardGroups { shards: 1, groups: 1 });
-    // Of 8 neighbors with 4 different experts, 2 have the same.
+    // If 8 neighbors have 4 different experts, 2 have the same.
     let of_experts = |shard_ranks, expert| groups_of(shard_ranks).for_experts(expert).shard_ranks;
     assert_eq!([of_experts(8, 4), of_experts(4, 4), of_experts(2, 4), of_experts(0, 4)], [2, 1, 1, 0]);
     let errors = run_ranks(4, |group| {
