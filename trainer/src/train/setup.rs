@@ -335,7 +335,7 @@ fn check_shard_ranks(config: &Config, mesh: &Mesh) -> Result<()> {
     Ok(())
 }
 
-/// Returns the identity of the data, if all ranks have the same configuration and the same data, and
+/// Returns the identity of the data, if all ranks have the same configuration and data, and if
 /// this rank's part of the tokens is within the vocabulary.
 fn agreed_dataset(world: &Communicator, config: &Config, feed: &DataLoader) -> Result<DatasetId> {
     let data = dataset_id(&feed.training, &config.data.path)?;
