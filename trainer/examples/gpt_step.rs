@@ -8,13 +8,14 @@ mod common;
 
 use common::median;
 use std::time::Instant;
-use unisono_trainer::allocator::{AllocClass, Allocator};
-use unisono_trainer::data::Batch;
-use unisono_trainer::models::{Gpt, GptConfig, Model};
-use unisono_trainer::parameter::Registry;
-use unisono_trainer::pass::{Pass, Seeds};
-use unisono_trainer::strategy::LocalStrategy;
-use unisono_trainer::tensor_parallel::TensorParallel;
+use unisono_nn::allocator::{AllocClass, Allocator};
+use unisono_nn::batch::Batch;
+use unisono_nn::model::Model;
+use unisono_nn::parameter::Registry;
+use unisono_nn::pass::{Pass, Seeds};
+use unisono_nn::strategy::LocalStrategy;
+use unisono_parallel::tensor_parallel::TensorParallel;
+use unisono_trainer::models::{Gpt, GptConfig};
 
 const VOCABULARY: usize = 2048;
 const SEQUENCE: usize = 128;

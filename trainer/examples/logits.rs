@@ -5,15 +5,15 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use unisono_trainer::allocator::Allocator;
+use unisono_nn::allocator::Allocator;
+use unisono_nn::parameter::Registry;
+use unisono_nn::pass::{Pass, Seeds};
+use unisono_parallel::data_parallel::{ParallelKind, ProcessGroups, Settings, new_strategy};
+use unisono_parallel::tensor_parallel::TensorParallel;
 use unisono_trainer::checkpoint::SavedBy;
 use unisono_trainer::data::{TokenFile, TokenSource};
 use unisono_trainer::models::Gpt;
 use unisono_trainer::models::hugging_face::{self, Layout};
-use unisono_trainer::parallel::{ParallelKind, ProcessGroups, Settings, new_strategy};
-use unisono_trainer::parameter::Registry;
-use unisono_trainer::pass::{Pass, Seeds};
-use unisono_trainer::tensor_parallel::TensorParallel;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

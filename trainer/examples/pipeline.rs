@@ -4,7 +4,7 @@
 //! Each rank has one layer y = w x, elementwise. *Naive* sends the whole batch through all stages
 //! and back, so that one rank works at a time. *Micro-batches* sends a part as soon as it is
 //! computed, so that the next stage starts earlier. Sends and receives block here;
-//! `unisono_trainer::pipeline` overlaps them. Both give the gradients of one rank.
+//! `unisono_parallel::pipeline` overlaps them. Both give the gradients of one rank.
 
 mod common;
 

@@ -13,7 +13,7 @@ mod hosts;
 mod ten_meshes;
 
 use ten_meshes::{MESHES, Mesh, RANKS, candidate, config};
-use unisono_trainer::Result;
+use unisono_nn::Result;
 use unisono_trainer::config::Config;
 use unisono_trainer::cost::{Hardware, Link};
 use unisono_trainer::planner::{measure, measure_rate};

@@ -92,7 +92,7 @@ fn rank_main(folder: &Path) -> Result<()> {
     };
     println!("rank {rank}: {error}");
     match error.downcast_ref() {
-        Some(unisono_trainer::Error::Collective(cause)) if cause.is_recoverable() => {}
+        Some(unisono_nn::Error::Collective(cause)) if cause.is_recoverable() => {}
         _ => return Err(error),
     }
     let begun = Instant::now();

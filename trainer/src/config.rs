@@ -26,18 +26,18 @@ pub(crate) use crate::config::fuzzing::fuzz;
 pub use crate::config::schema::{
     Checkpoint, Context, Data, DataKind, DeviceKind, ExpertBalance, Experts, FeedForward, Log, Model, Norm,
     Optimizer, OptimizerKind, Pipeline, Positions, RopeScalingKind, RouterScore, Sample, StageSplit,
-    Strategy, StrategyKind,
+    Strategy,
 };
 
 use crate::config::read::Given;
 use crate::data::BatchPlan;
-use crate::error::{Error, Result};
-use crate::mesh::{Degrees, Mesh};
-use crate::optim::LrSchedule;
-use crate::parallel::Settings;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
+use unisono_nn::error::{Error, Result};
+use unisono_parallel::data_parallel::Settings;
+use unisono_parallel::mesh::{Degrees, Mesh};
+use unisono_parallel::optimizer::LrSchedule;
 
 /// Settings of a run. The defaults train a GPT on the text files below the current folder, in under
 /// a minute on two cores.

@@ -25,7 +25,6 @@ mod link;
 mod measurements;
 mod memory;
 mod model_shape;
-mod sharding;
 mod step_time;
 mod traffic;
 
@@ -43,7 +42,5 @@ pub(crate) use measurements::fuzz as fuzz_measurements;
 pub use measurements::sweep;
 pub(crate) use memory::{classes_in_memory, in_memory};
 pub use model_shape::{BytesPerParam, ModelShape};
-pub use sharding::GroupBytes;
-pub(crate) use sharding::remote_fraction;
 pub use step_time::StepTime;
 pub use traffic::Traffic;

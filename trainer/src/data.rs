@@ -1,11 +1,9 @@
 //! Training data: the order of samples ([`Sampler`]), and the samples ([`TokenWindows`]).
 
 mod added_tokens;
-mod batch;
 mod batch_plan;
 mod dataset_id;
 mod permutation;
-mod placement;
 mod prepare;
 mod sampler;
 pub(crate) mod special_tokens;
@@ -16,12 +14,10 @@ mod tokenizer;
 mod tokens;
 mod windows;
 
-pub use crate::data::batch::Batch;
 pub use crate::data::batch_plan::BatchPlan;
 pub(crate) use crate::data::batch_plan::factors;
 pub use crate::data::dataset_id::DatasetId;
 pub use permutation::Permutation;
-pub use placement::{Placement, SequenceChunk};
 pub use prepare::{Prepared, TokenizeOptions};
 pub use sampler::{LastBatch, Position, Sampler};
 pub use text_codec::{DecodeStream, TextCodec};
@@ -32,7 +28,7 @@ pub(crate) use tokenizer::fuzz as fuzz_tokenizer;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use tokens::fuzz as fuzz_tokens;
 pub use tokens::{TokenFile, TokenSource, TokenWidth};
-pub use windows::{PADDING, TokenBatch, TokenWindows};
+pub use windows::{PADDING, TokenWindows};
 
 #[cfg(test)]
 mod tests;

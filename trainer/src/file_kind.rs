@@ -1,10 +1,10 @@
 //! Recognizes files that people give in place of the one that a reader expects, so that errors say
 //! what a file is and what to do.
 
-use crate::error::Error;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
+use unisono_nn::error::Error;
 
 /// Number of bytes that show what a file is.
 pub(crate) const START: usize = 4096;
@@ -83,7 +83,7 @@ fn without_article(wanted: &str) -> &str {
 ///
 /// # Errors
 /// Names the file. If it is no text, the error says what it is, or where its first wrong byte is.
-pub(crate) fn read_text(path: &Path, wanted: &str) -> crate::Result<String> {
+pub(crate) fn read_text(path: &Path, wanted: &str) -> unisono_nn::Result<String> {
     let bytes = fs::read(path).map_err(|error| match path.is_dir() {
         true => unreadable(path, wanted, error),
         false => Error::file(path, error),

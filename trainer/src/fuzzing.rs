@@ -21,7 +21,7 @@ pub const TARGETS: &[Target] = &[
     ("measurements", crate::cost::fuzz_measurements),
     ("step_records", crate::train::fuzz_records),
     ("host_texts", host_texts),
-    ("expert_choices", crate::experts::fuzz),
+    ("expert_choices", unisono_parallel::experts::fuzz),
 ];
 
 /// Reads bytes as a file of tensors: of a checkpoint, and of weights.
@@ -53,10 +53,10 @@ fn token_file(bytes: &[u8]) {
 /// Reads bytes as files of `/proc` and `/sys`, and as the environment of a rank.
 fn host_texts(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
-    crate::mesh::fuzz_cores(&text);
+    unisono_parallel::mesh::fuzz_cores(&text);
     crate::available_memory::fuzz(&text);
     let value = |name: &str| text.split('\0').find_map(|pair| pair.strip_prefix(name)?.strip_prefix('='));
-    let _ = crate::device::local_rank(|name| value(name).map(str::to_owned));
+    let _ = unisono_nn::device::local_rank(|name| value(name).map(str::to_owned));
 }
 
 /// Calls a function with the path of a file of these bytes, which is removed afterwards.

@@ -7,15 +7,15 @@ use std::io::{ErrorKind, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use unisono::bootstrap::RankInfo;
+use unisono_nn::parameter::Dtype;
+use unisono_nn::{Error, Result, counted};
+use unisono_parallel::pipeline::PipelineArgs;
 use unisono_trainer::config::{Config, KeyDoc};
 use unisono_trainer::data::{Prepared, TokenizeOptions, Tokenizer};
 use unisono_trainer::models::hugging_face::FileOptions;
-use unisono_trainer::parameter::Dtype;
-use unisono_trainer::pipeline::PipelineArgs;
 use unisono_trainer::planner::{PlanArgs, PlanReport};
 use unisono_trainer::progress::WorkProgress;
 use unisono_trainer::train::{self, DryRun, INTERRUPTED, Interrupt, Interruption, TrainResult};
-use unisono_trainer::{Error, Result, counted};
 use unisono_transports::text::printable;
 
 #[derive(Parser)]

@@ -1,9 +1,9 @@
 //! Files that are written under another name and renamed when they are complete.
 
-use crate::error::{Error, Result};
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
+use unisono_nn::error::{Error, Result};
 
 /// File under construction, beside the one that it replaces. Without [`OutputFile::publish`], the
 /// earlier file stays as it was, and nothing is left.

@@ -2,12 +2,12 @@
 
 use crate::config::{Config, StageSplit};
 use crate::data::BatchPlan;
-use crate::error::{Error, Result};
-use crate::mesh::Mesh;
-use crate::parameter::{Inventory, Parameter, UnitId};
-use crate::pipeline::{Op, Order, Program, Schedule, Split};
-use crate::step_plan::StepPlan;
 use std::ops::Range;
+use unisono_nn::error::{Error, Result};
+use unisono_nn::parameter::{Inventory, Parameter, UnitId};
+use unisono_nn::step_plan::StepPlan;
+use unisono_parallel::mesh::Mesh;
+use unisono_parallel::pipeline::{Op, Order, Program, Schedule, Split};
 
 /// Stages of a model, and the order of their work. `None` runs the whole model on one rank.
 pub(crate) struct Stages(Option<Pipeline>);

@@ -6,7 +6,8 @@ mod support;
 use std::path::Path;
 use support::World;
 use unisono::ReductionOrder;
-use unisono_trainer::config::{Config, StrategyKind};
+use unisono_parallel::data_parallel::ParallelKind;
+use unisono_trainer::config::Config;
 use unisono_trainer::train::Run;
 
 const STEPS: u64 = 50;
@@ -14,7 +15,7 @@ const STEPS: u64 = 50;
 /// Losses and norms of all steps, and a hash of the final weights.
 type Bits = (Vec<(u64, u64)>, u64);
 
-fn config(folder: &Path, ranks: usize, kind: StrategyKind) -> Config {
+fn config(folder: &Path, ranks: usize, kind: ParallelKind) -> Config {
     let own = [
         format!("data.path={}", folder.display()),
         format!("data.global_batch={}", 2 * ranks),
@@ -35,7 +36,7 @@ fn config(folder: &Path, ranks: usize, kind: StrategyKind) -> Config {
     Config::load(None, &all).expect("a configuration")
 }
 
-fn run(folder: &Path, world: World, ranks: usize, kind: StrategyKind) -> Bits {
+fn run(folder: &Path, world: World, ranks: usize, kind: ParallelKind) -> Bits {
     let config = config(folder, ranks, kind);
     let in_order = unisono::Config::default().with_reduction_order(ReductionOrder::RankOrder);
     let mut ends = world.run(ranks, &in_order, |world| {
@@ -57,17 +58,17 @@ fn strategies_transports_and_reruns_are_bitwise_equal() {
     let text: String = (0..200).map(|line| format!("line {line} of {}\n", line * 7 % 13)).collect();
     std::fs::write(folder.path().join("text.txt"), text).expect("a text");
     for ranks in [2, 3, 4, 5] {
-        let reference = run(folder.path(), World::Threads, ranks, StrategyKind::Bucketed);
+        let reference = run(folder.path(), World::Threads, ranks, ParallelKind::Replicated);
         let (first, last) =
             (f64::from_bits(reference.0[0].0), f64::from_bits(reference.0[STEPS as usize - 1].0));
         assert!(last < first - 1.0, "it learns: from {first} to {last}");
-        for kind in StrategyKind::ALL {
+        for kind in ParallelKind::ALL {
             let found = run(folder.path(), World::Threads, ranks, kind);
             assert!(found == reference, "{kind:?} on {ranks} threads");
         }
         for world in [World::Shm, World::Tcp] {
             for kind in
-                [StrategyKind::Bucketed, StrategyKind::Zero1, StrategyKind::Zero2, StrategyKind::Zero3]
+                [ParallelKind::Replicated, ParallelKind::Zero1, ParallelKind::Zero2, ParallelKind::Zero3]
             {
                 let found = run(folder.path(), world, ranks, kind);
                 assert!(found == reference, "{kind:?} on {ranks} ranks over {world:?}");

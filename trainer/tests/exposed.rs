@@ -2,20 +2,18 @@
 //! of computing, that other programs hardly matter. All numbers of a test are of one run, the best
 //! of three.
 
-#[path = "support/slow.rs"]
-mod slow;
-#[path = "support/yardstick.rs"]
-mod yardstick;
+use unisono_nn::testing::slow;
+use unisono_nn::testing::yardstick;
 
 use std::sync::{Arc, Mutex};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use unisono::{Communicator, Config};
-use unisono_trainer::allocator::Allocator;
-use unisono_trainer::optim::{Sgd, Step};
-use unisono_trainer::parallel::{DataParallel, ParallelKind, ProcessGroups, Settings, new_strategy};
-use unisono_trainer::parameter::{Init, Parameter, ParameterId, Registry, UnitId};
-use unisono_trainer::step_plan::{Direction, StepPlan};
+use unisono_nn::allocator::Allocator;
+use unisono_nn::parameter::{Init, Parameter, ParameterId, Registry, UnitId};
+use unisono_nn::step_plan::{Direction, StepPlan};
+use unisono_parallel::data_parallel::{DataParallel, ParallelKind, ProcessGroups, Settings, new_strategy};
+use unisono_parallel::optimizer::{Sgd, Step};
 
 /// Serializes the tests, so that they do not disturb each other.
 static ALONE: Mutex<()> = Mutex::new(());

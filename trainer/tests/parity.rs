@@ -12,18 +12,19 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, LazyLock};
 use unisono::{Communicator, Sum};
-use unisono_trainer::allocator::Allocator;
-use unisono_trainer::checkpoint::SavedBy;
-use unisono_trainer::data::Batch;
-use unisono_trainer::models::{FeedForward, Gpt, GptConfig, Model, Norm, hugging_face};
-use unisono_trainer::optim::{AdamW, Optimizer, Sgd, Step};
-use unisono_trainer::parallel::{
+use unisono_nn::allocator::Allocator;
+use unisono_nn::batch::Batch;
+use unisono_nn::model::Model;
+use unisono_nn::parameter::{Inventory, ParamGroup, Parameter, Registry};
+use unisono_nn::pass::{Pass, Seeds};
+use unisono_nn::step_plan::StepPlan;
+use unisono_parallel::data_parallel::{
     DataParallel, LocalShard, ParallelKind, ProcessGroups, Settings, new_strategy,
 };
-use unisono_trainer::parameter::{Inventory, ParamGroup, Parameter, Registry};
-use unisono_trainer::pass::{Pass, Seeds};
-use unisono_trainer::step_plan::StepPlan;
-use unisono_trainer::tensor_parallel::TensorParallel;
+use unisono_parallel::optimizer::{AdamW, Optimizer, Sgd, Step};
+use unisono_parallel::tensor_parallel::TensorParallel;
+use unisono_trainer::checkpoint::SavedBy;
+use unisono_trainer::models::{FeedForward, Gpt, GptConfig, Norm, hugging_face};
 
 const CONTEXT: usize = 16;
 const SEQUENCES: usize = 8;

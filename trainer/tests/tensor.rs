@@ -2,18 +2,19 @@
 
 use std::sync::Arc;
 use unisono::Communicator;
-use unisono_trainer::allocator::Allocator;
-use unisono_trainer::data::Batch;
-use unisono_trainer::models::{Gpt, GptConfig, Model};
-use unisono_trainer::nn::{LinearInit, Module};
-use unisono_trainer::optim::{Sgd, Step};
-use unisono_trainer::parallel::{ParallelKind, ProcessGroups, Settings, new_strategy};
-use unisono_trainer::parameter::Registry;
-use unisono_trainer::pass::{Pass, Seeds};
-use unisono_trainer::step_plan::StepPlan;
-use unisono_trainer::strategy::LocalStrategy;
-use unisono_trainer::tensor::Tensor;
-use unisono_trainer::tensor_parallel::{ParallelPlan, ParallelStyle, TensorParallel};
+use unisono_nn::allocator::Allocator;
+use unisono_nn::batch::Batch;
+use unisono_nn::model::Model;
+use unisono_nn::modules::{LinearInit, Module};
+use unisono_nn::parameter::Registry;
+use unisono_nn::pass::{Pass, Seeds};
+use unisono_nn::step_plan::StepPlan;
+use unisono_nn::strategy::LocalStrategy;
+use unisono_nn::tensor::Tensor;
+use unisono_parallel::data_parallel::{ParallelKind, ProcessGroups, Settings, new_strategy};
+use unisono_parallel::optimizer::{Sgd, Step};
+use unisono_parallel::tensor_parallel::{ParallelPlan, ParallelStyle, TensorParallel};
+use unisono_trainer::models::{Gpt, GptConfig};
 
 const ROWS: usize = 6;
 const WIDTH: usize = 24;

@@ -1,21 +1,19 @@
 //! Compares predicted with measured times, over links so slow that other programs do not matter.
 
-#[path = "support/slow.rs"]
-mod slow;
-#[path = "support/yardstick.rs"]
-mod yardstick;
+use unisono_nn::testing::slow;
+use unisono_nn::testing::yardstick;
 
 use std::sync::{Arc, Mutex};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use unisono::{Communicator, Config};
-use unisono_trainer::allocator::Allocator;
+use unisono_nn::allocator::Allocator;
+use unisono_nn::parameter::{Init, Parameter, ParameterId, Registry, UnitId};
+use unisono_nn::step_plan::{Direction, StepPlan};
+use unisono_nn::strategy::Strategy;
+use unisono_parallel::data_parallel::{DataParallel, ParallelKind, ProcessGroups, Settings, ShardedStrategy};
+use unisono_parallel::optimizer::{Sgd, Step};
 use unisono_trainer::cost::{Link, Measurement, StepTime, ring, sweep};
-use unisono_trainer::optim::{Sgd, Step};
-use unisono_trainer::parallel::{DataParallel, ParallelKind, ProcessGroups, Settings, ShardedStrategy};
-use unisono_trainer::parameter::{Init, Parameter, ParameterId, Registry, UnitId};
-use unisono_trainer::step_plan::{Direction, StepPlan};
-use unisono_trainer::strategy::Strategy;
 
 /// Reduces over the ring that is predicted, with one message per step for any size.
 fn whole_messages() -> Config {

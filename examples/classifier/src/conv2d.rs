@@ -1,13 +1,13 @@
 //! Convolutions of images.
 
 use unisono_matmul::{Matrix, MatrixMut, matmul};
-use unisono_trainer::Result;
-use unisono_trainer::allocator::F32Vec;
-use unisono_trainer::nn::{LinearInit, Module};
-use unisono_trainer::ops::Operand;
-use unisono_trainer::parameter::{Parameter, ParameterId, Registry};
-use unisono_trainer::pass::Pass;
-use unisono_trainer::tensor::Tensor;
+use unisono_nn::Result;
+use unisono_nn::allocator::F32Vec;
+use unisono_nn::modules::{LinearInit, Module};
+use unisono_nn::ops::Operand;
+use unisono_nn::parameter::{Parameter, ParameterId, Registry};
+use unisono_nn::pass::Pass;
+use unisono_nn::tensor::Tensor;
 
 /// Dimensions of a convolution, as in PyTorch's `Conv2d`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,7 +177,7 @@ impl Module for Conv2d {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use unisono_trainer::nn::GradCheck;
+    use unisono_nn::modules::GradCheck;
 
     fn naive(window: Conv2dShape, x: &[f64], weights: &[Vec<f64>]) -> Vec<f64> {
         let (k, [height, width], [rows, columns]) = (window.kernel, window.image, window.output_size());

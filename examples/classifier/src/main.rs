@@ -7,7 +7,7 @@
 use std::path::Path;
 use unisono_classifier::{Classifier, Outcome, Result, Standardizer, Table, Training};
 use unisono_classifier::{images_of_bars, on_ranks, train};
-use unisono_trainer::parallel::ParallelKind;
+use unisono_parallel::data_parallel::ParallelKind;
 
 fn main() -> Result<()> {
     report("irises", &irises()?)?;

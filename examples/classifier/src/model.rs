@@ -1,14 +1,14 @@
 //! Classifiers of vectors and images.
 
 use crate::{Conv2d, Conv2dShape};
-use unisono_trainer::data::Batch;
-use unisono_trainer::models::{Block, Flow, Model};
-use unisono_trainer::nn::{CrossEntropy, Gelu, Linear, LinearInit, Module, Sequential};
-use unisono_trainer::parameter::{Registry, UnitId};
-use unisono_trainer::pass::Pass;
-use unisono_trainer::step_plan::Direction;
-use unisono_trainer::tensor::Tensor;
-use unisono_trainer::{Error, Result};
+use unisono_nn::batch::Batch;
+use unisono_nn::model::{Block, Flow, Model};
+use unisono_nn::modules::{CrossEntropy, Gelu, Linear, LinearInit, Module, Sequential};
+use unisono_nn::parameter::{Registry, UnitId};
+use unisono_nn::pass::Pass;
+use unisono_nn::step_plan::Direction;
+use unisono_nn::tensor::Tensor;
+use unisono_nn::{Error, Result};
 
 /// Data of a micro-batch.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,8 +3,8 @@
 use crate::Samples;
 use csv::{StringRecord, Trim};
 use std::path::Path;
+use unisono_nn::{Error, Result};
 use unisono_trainer::data::Permutation;
-use unisono_trainer::{Error, Result};
 
 /// Table of numbers whose last column is the target: a value or a class.
 #[derive(Clone, Debug, Default, PartialEq)]

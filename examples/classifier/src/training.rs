@@ -3,15 +3,15 @@
 use crate::{Classifier, Samples, Table};
 use std::sync::Arc;
 use unisono::{Avg, Communicator};
-use unisono_trainer::allocator::Allocator;
-use unisono_trainer::data::Batch;
+use unisono_nn::allocator::Allocator;
+use unisono_nn::batch::Batch;
+use unisono_nn::model::Model;
+use unisono_nn::parameter::Registry;
+use unisono_nn::pass::{Pass, Seeds};
+use unisono_nn::step_plan::StepPlan;
+use unisono_parallel::data_parallel::{DataParallel, ParallelKind, ProcessGroups, Settings, new_strategy};
+use unisono_parallel::optimizer::{AdamW, Step};
 use unisono_trainer::data::{LastBatch, Sampler};
-use unisono_trainer::models::Model;
-use unisono_trainer::optim::{AdamW, Step};
-use unisono_trainer::parallel::{DataParallel, ParallelKind, ProcessGroups, Settings, new_strategy};
-use unisono_trainer::parameter::Registry;
-use unisono_trainer::pass::{Pass, Seeds};
-use unisono_trainer::step_plan::StepPlan;
 
 /// Result with errors of any kind, also from other threads.
 pub type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;

@@ -1,13 +1,13 @@
 //! Gradients of classifiers, against difference quotients of the loss.
 
 use unisono_classifier::{Classifier, Samples};
-use unisono_trainer::allocator::Allocator;
-use unisono_trainer::data::Batch;
-use unisono_trainer::models::Model;
-use unisono_trainer::nn::random_values;
-use unisono_trainer::parameter::{ParameterId, Registry};
-use unisono_trainer::pass::{Pass, Seeds};
-use unisono_trainer::strategy::{LocalStrategy, Strategy};
+use unisono_nn::allocator::Allocator;
+use unisono_nn::batch::Batch;
+use unisono_nn::model::Model;
+use unisono_nn::modules::random_values;
+use unisono_nn::parameter::{ParameterId, Registry};
+use unisono_nn::pass::{Pass, Seeds};
+use unisono_nn::strategy::{LocalStrategy, Strategy};
 
 /// Classifier with its parameters on one rank.
 struct Fixture {

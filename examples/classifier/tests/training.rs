@@ -1,7 +1,7 @@
 //! Training of classifiers on several ranks, with every strategy.
 
 use unisono_classifier::{Classifier, Outcome, Table, Training, images_of_bars, on_ranks, train};
-use unisono_trainer::parallel::ParallelKind;
+use unisono_parallel::data_parallel::ParallelKind;
 
 const KINDS: [ParallelKind; 4] =
     [ParallelKind::Replicated, ParallelKind::Zero1, ParallelKind::Zero2, ParallelKind::Zero3];

@@ -16,8 +16,7 @@ mod naive;
 mod overlapped;
 mod owners;
 mod replica;
-#[path = "../../../trainer/tests/support/slow.rs"]
-mod slow;
+use unisono_nn::testing::slow;
 
 pub use naive::Naive;
 pub use overlapped::Overlapped;
@@ -27,12 +26,12 @@ pub use replica::Replica;
 use std::sync::Arc;
 use std::time::Duration;
 use unisono::{Communicator, Config};
-use unisono_trainer::Result;
-use unisono_trainer::allocator::Allocator;
-use unisono_trainer::optim::{Optimizer, Step};
-use unisono_trainer::parallel::{DataParallel, ParallelKind, ProcessGroups, Settings, ShardedStrategy};
-use unisono_trainer::parameter::Inventory;
-use unisono_trainer::strategy::Strategy;
+use unisono_nn::Result;
+use unisono_nn::allocator::Allocator;
+use unisono_nn::parameter::Inventory;
+use unisono_nn::strategy::Strategy;
+use unisono_parallel::data_parallel::{DataParallel, ParallelKind, ProcessGroups, Settings, ShardedStrategy};
+use unisono_parallel::optimizer::{Optimizer, Step};
 
 /// Strategy with the operations of a training loop.
 pub trait Form: Strategy {

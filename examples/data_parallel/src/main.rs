@@ -7,14 +7,15 @@ use std::sync::Arc;
 use std::time::Instant;
 use unisono::{Avg, Communicator, Config, ReductionOrder};
 use unisono_data_parallel::{FormKind, slow_groups};
-use unisono_trainer::allocator::Allocator;
-use unisono_trainer::data::Batch;
-use unisono_trainer::models::{Gpt, GptConfig, Model};
-use unisono_trainer::optim::{AdamW, Step};
-use unisono_trainer::parameter::Registry;
-use unisono_trainer::pass::{Pass, Seeds};
-use unisono_trainer::step_plan::StepPlan;
-use unisono_trainer::tensor_parallel::TensorParallel;
+use unisono_nn::allocator::Allocator;
+use unisono_nn::batch::Batch;
+use unisono_nn::model::Model;
+use unisono_nn::parameter::Registry;
+use unisono_nn::pass::{Pass, Seeds};
+use unisono_nn::step_plan::StepPlan;
+use unisono_parallel::optimizer::{AdamW, Step};
+use unisono_parallel::tensor_parallel::TensorParallel;
+use unisono_trainer::models::{Gpt, GptConfig};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 

@@ -3,11 +3,11 @@
 use crate::{Form, Replica};
 use std::time::Duration;
 use unisono::Avg;
-use unisono_trainer::Result;
-use unisono_trainer::optim::{Optimizer, Step};
-use unisono_trainer::parameter::{ParameterId, UnitId};
-use unisono_trainer::step_plan::Direction;
-use unisono_trainer::strategy::Strategy;
+use unisono_nn::Result;
+use unisono_nn::parameter::{ParameterId, UnitId};
+use unisono_nn::step_plan::Direction;
+use unisono_nn::strategy::Strategy;
+use unisono_parallel::optimizer::{Optimizer, Step};
 
 /// Reduces each gradient after backward, one after the other.
 pub struct Naive(Replica);

@@ -3,11 +3,11 @@
 use crate::{Form, Replica};
 use std::time::Duration;
 use unisono::{Avg, Work};
-use unisono_trainer::Result;
-use unisono_trainer::optim::{Optimizer, Step};
-use unisono_trainer::parameter::{ParameterId, UnitId};
-use unisono_trainer::step_plan::{Direction, StepPlan, Work as VisitWork};
-use unisono_trainer::strategy::Strategy;
+use unisono_nn::Result;
+use unisono_nn::parameter::{ParameterId, UnitId};
+use unisono_nn::step_plan::{Direction, StepPlan, Work as VisitWork};
+use unisono_nn::strategy::Strategy;
+use unisono_parallel::optimizer::{Optimizer, Step};
 
 /// Starts to reduce each gradient as soon as its last use has added to it. Waits for all reductions
 /// at the end of backward.

@@ -3,11 +3,11 @@
 use crate::{Form, Overlapped, Replica};
 use std::time::Duration;
 use unisono::Work;
-use unisono_trainer::Result;
-use unisono_trainer::optim::{Optimizer, Step};
-use unisono_trainer::parameter::{ParameterId, UnitId};
-use unisono_trainer::step_plan::{Direction, StepPlan};
-use unisono_trainer::strategy::Strategy;
+use unisono_nn::Result;
+use unisono_nn::parameter::{ParameterId, UnitId};
+use unisono_nn::step_plan::{Direction, StepPlan};
+use unisono_nn::strategy::Strategy;
+use unisono_parallel::optimizer::{Optimizer, Step};
 
 /// Lets the owner of each parameter update it and send the weights to all others. They arrive
 /// while the next forward computes.

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use unisono::Communicator;
-use unisono_trainer::Result;
-use unisono_trainer::optim::{Optimizer, ParamSlice, Step};
-use unisono_trainer::parameter::{Inventory, ParameterId};
+use unisono_nn::Result;
+use unisono_nn::parameter::{Inventory, ParameterId};
+use unisono_parallel::optimizer::{Optimizer, ParamSlice, Step};
 
 /// Whole model of one rank, with a buffer for each parameter.
 pub struct Replica {

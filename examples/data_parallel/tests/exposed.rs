@@ -1,18 +1,17 @@
 //! Shares of communication that ranks wait for. Links are so slow, and ranks sleep so long instead
 //! of computing, that other programs hardly matter.
 
-#[path = "../../../trainer/tests/support/yardstick.rs"]
-mod yardstick;
+use unisono_nn::testing::yardstick;
 
 use std::sync::Arc;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 use unisono::{Communicator, Config};
 use unisono_data_parallel::{FormKind, slow_groups};
-use unisono_trainer::allocator::Allocator;
-use unisono_trainer::optim::{Sgd, Step};
-use unisono_trainer::parameter::{Init, Parameter, ParameterId, Registry, UnitId};
-use unisono_trainer::step_plan::{Direction, StepPlan};
+use unisono_nn::allocator::Allocator;
+use unisono_nn::parameter::{Init, Parameter, ParameterId, Registry, UnitId};
+use unisono_nn::step_plan::{Direction, StepPlan};
+use unisono_parallel::optimizer::{Sgd, Step};
 
 /// Parameters of each unit.
 const COUNT: usize = 256;

@@ -4,15 +4,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use unisono::{Communicator, Config, ReductionOrder};
 use unisono_data_parallel::{Form, FormKind, Owners, Replica};
-use unisono_trainer::allocator::Allocator;
-use unisono_trainer::data::Batch;
-use unisono_trainer::models::{Gpt, GptConfig, Model};
-use unisono_trainer::optim::{AdamW, Step};
-use unisono_trainer::parameter::{Init, Inventory, Parameter, ParameterId, Registry, UnitId};
-use unisono_trainer::pass::{Pass, Seeds};
-use unisono_trainer::step_plan::{Direction, StepPlan};
-use unisono_trainer::strategy::Strategy;
-use unisono_trainer::tensor_parallel::TensorParallel;
+use unisono_nn::allocator::Allocator;
+use unisono_nn::batch::Batch;
+use unisono_nn::model::Model;
+use unisono_nn::parameter::{Init, Inventory, Parameter, ParameterId, Registry, UnitId};
+use unisono_nn::pass::{Pass, Seeds};
+use unisono_nn::step_plan::{Direction, StepPlan};
+use unisono_nn::strategy::Strategy;
+use unisono_parallel::optimizer::{AdamW, Step};
+use unisono_parallel::tensor_parallel::TensorParallel;
+use unisono_trainer::models::{Gpt, GptConfig};
 
 const STEP: Step = Step { number: 1, lr: 0.01, grad_scale: 1.0 };
 

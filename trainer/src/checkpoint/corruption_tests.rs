@@ -3,10 +3,10 @@
 use crate::checkpoint::shard::hash_file;
 use crate::checkpoint::tests::{save_on_one_rank, strategy};
 use crate::checkpoint::*;
-use crate::parallel::tests::inventory;
-use crate::parameter::Dtype;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
+use unisono_nn::parameter::Dtype;
+use unisono_parallel::testing::inventory;
 
 const SHARD: &str = "rank-00000.safetensors";
 

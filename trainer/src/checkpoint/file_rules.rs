@@ -2,9 +2,9 @@
 
 use crate::data::TOKENIZER;
 use crate::data::special_tokens::{GENERATION_CONFIG, MODEL_CONFIG, SPECIAL_TOKENS_MAP, TOKENIZER_CONFIG};
-use crate::error::{Error, Result};
 use FileRule::{LeftOut, OfModel, OfTokenizer, Refused};
 use std::path::Path;
+use unisono_nn::error::{Error, Result};
 
 /// Treatment of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

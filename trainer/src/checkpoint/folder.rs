@@ -1,9 +1,9 @@
 //! Folders of checkpoints.
 
 use super::manifest::MANIFEST;
-use crate::error::{Error, Result};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use unisono_nn::error::{Error, Result};
 
 /// Returns the folder of a step's checkpoint.
 pub(super) fn step_dir(root: &Path, step: u64) -> PathBuf {

@@ -1,14 +1,14 @@
 //! Manifest of a checkpoint.
 
 use crate::data::{DatasetId, Position};
-use crate::error::{Error, Result};
 use crate::file_kind;
-use crate::parameter::{Inventory, Parameter};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, HashSet};
 use std::io::ErrorKind;
 use std::path::Path;
+use unisono_nn::error::{Error, Result};
+use unisono_nn::parameter::{Inventory, Parameter};
 
 /// Name of the manifest file.
 pub(super) const MANIFEST: &str = "manifest.json";
@@ -129,7 +129,7 @@ fn wrong_format_message(format: u32) -> String {
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn fuzz(bytes: &[u8]) {
     use crate::data::{LastBatch, Sampler};
-    use crate::parameter::Init;
+    use unisono_nn::parameter::Init;
     let (text, path) = (String::from_utf8_lossy(bytes), Path::new(MANIFEST));
     let _ = Manifest::parse(&text, path);
     let Ok(given) = serde_json::from_str::<Manifest>(&text) else { return };

@@ -3,10 +3,10 @@
 use super::file_rules::{FileRule, kept_names};
 use super::manifest::{Manifest, SavedFile};
 use crate::data::TOKENIZER;
-use crate::error::{Error, Result};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use unisono_nn::error::{Error, Result};
 
 /// Folder of chat templates besides the usual one, in the folder of a model. They belong to the
 /// tokenizer. A checkpoint has no such folder, and its template `NAME.jinja` is the file

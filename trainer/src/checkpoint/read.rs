@@ -4,10 +4,10 @@ use super::manifest::{MANIFEST, Manifest, TrainProgress};
 use super::model_files::ModelFiles;
 use super::shard::{ShardReader, hash_file, unpadded_count};
 use super::write::SavedBy;
-use crate::error::{Error, Result};
-use crate::parallel::{DataParallel, LocalShard};
-use crate::parameter::Inventory;
 use std::path::Path;
+use unisono_nn::error::{Error, Result};
+use unisono_nn::parameter::Inventory;
+use unisono_parallel::data_parallel::{DataParallel, LocalShard};
 
 /// Loads the checkpoint in `folder` into `strategy`, saved on any mesh, and returns its progress.
 /// All ranks must call this.

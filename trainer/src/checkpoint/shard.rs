@@ -1,8 +1,6 @@
 //! Tensor file of a checkpoint: ranges of parameters, with the shards they come from.
 
 use super::tensors::TensorFile;
-use crate::error::{Error, Result};
-use crate::parameter::{Inventory, Parameter, ParameterId, ShardSpec};
 use safetensors::tensor::{Metadata, TensorView};
 use safetensors::{Dtype, serialize_to_file};
 use sha2::{Digest, Sha256};
@@ -11,6 +9,8 @@ use std::fs::File;
 use std::io::Read;
 use std::ops::Range;
 use std::path::Path;
+use unisono_nn::error::{Error, Result};
+use unisono_nn::parameter::{Inventory, Parameter, ParameterId, ShardSpec};
 
 /// Contents of a rank's file: little-endian 32-bit floats by parameter, element and kind.
 #[derive(Default)]
@@ -149,7 +149,7 @@ fn parse_entries(metadata: &Metadata) -> Option<HashMap<String, Vec<ShardEntry>>
 /// Reads a file as that of a rank, and fills a parameter and a part of it.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn fuzz(path: &Path) {
-    use crate::parameter::Init;
+    use unisono_nn::parameter::Init;
     let Ok(mut reader) = ShardReader::open(path) else { return };
     let matrix = Parameter::new("w", &[4, 6], Init::Zeros);
     let part = matrix.clone().with_shard(ShardSpec::new(1, 6, 2, 1));

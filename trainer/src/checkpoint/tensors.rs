@@ -1,6 +1,5 @@
 //! Reader of safetensors files that keeps the header in memory, and not the tensors.
 
-use crate::error::{Error, Result};
 use crate::file_kind;
 use safetensors::tensor::Metadata;
 use serde::de::{Error as _, IgnoredAny, MapAccess, Visitor};
@@ -9,6 +8,7 @@ use std::collections::HashSet;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
+use unisono_nn::error::{Error, Result};
 
 /// Maximum length of a header.
 const MAX_HEADER: u64 = 100 << 20;

@@ -1,15 +1,16 @@
 use super::*;
-use crate::allocator::Allocator;
 use crate::data::{DatasetId, Position};
-use crate::error::Result;
-use crate::optim::{AdamW, Step};
-use crate::parallel::tests::{STRATEGIES, inventory, new_strategy, plan, run_pass};
-use crate::parallel::{DataParallel, ParallelKind, Settings};
-use crate::parameter::{Dtype, Init, Inventory, Parameter, Registry, ShardSpec};
-use crate::testing::{Bits, collect_shards, merge_shards, run_ranks};
 use std::path::Path;
 use std::sync::Arc;
 use unisono::Communicator;
+use unisono_nn::allocator::Allocator;
+use unisono_nn::error::Result;
+use unisono_nn::parameter::{Dtype, Init, Inventory, Parameter, Registry, ShardSpec};
+use unisono_nn::testing::run_ranks;
+use unisono_parallel::data_parallel::{DataParallel, ParallelKind, Settings};
+use unisono_parallel::optimizer::{AdamW, Step};
+use unisono_parallel::testing::{Bits, collect_shards, merge_shards};
+use unisono_parallel::testing::{STRATEGIES, inventory, new_strategy, plan, run_pass};
 
 fn of_data(world: &Communicator) -> SavedBy<'_> {
     SavedBy { world: Some(world), ..SavedBy::default() }

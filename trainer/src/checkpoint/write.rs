@@ -5,11 +5,11 @@ use super::manifest::{MANIFEST, Manifest, SavedFile, TrainProgress};
 use super::model_files::RunFiles;
 use super::shard::{ShardWriter, hash_file};
 use crate::data::TOKENIZER;
-use crate::error::{Error, Result};
-use crate::parallel::{DataParallel, LocalShard};
-use crate::parameter::{Inventory, ParameterId};
 use std::path::{Path, PathBuf};
 use unisono::{Communicator, Max};
+use unisono_nn::error::{Error, Result};
+use unisono_nn::parameter::{Inventory, ParameterId};
+use unisono_parallel::data_parallel::{DataParallel, LocalShard};
 
 /// Position of the rank that saves or loads.
 #[derive(Clone, Copy, Default)]

@@ -2,11 +2,11 @@
 
 use crate::config::{Config, Experts, FeedForward, Model, Norm, Positions, RopeScalingKind};
 use crate::data::PADDING;
-use crate::error::Result;
 use crate::models::hugging_face::read_folder;
 use crate::models::{self, GptConfig};
-use crate::nn::{Llama3Scaling, RopeConfig, RopeScaling, YarnScaling};
 use std::path::Path;
+use unisono_nn::error::Result;
+use unisono_nn::modules::{Llama3Scaling, RopeConfig, RopeScaling, YarnScaling};
 
 impl Model {
     /// Returns the dimensions and options of the configured GPT, without experts.

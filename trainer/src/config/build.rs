@@ -2,14 +2,14 @@
 
 use crate::config::{Config, Data, OptimizerKind};
 use crate::data::{TextCodec, Tokenizer};
-use crate::error::Result;
-use crate::experts::ExpertParallel;
 use crate::models::Gpt;
-use crate::optim::{AdamW, Muon, Optimizer, Sgd};
-use crate::parameter::{Inventory, Registry};
-use crate::process_group::ProcessGroup;
-use crate::tensor_parallel::TensorParallel;
 use std::path::Path;
+use unisono_nn::error::Result;
+use unisono_nn::parameter::{Inventory, Registry};
+use unisono_nn::process_group::ProcessGroup;
+use unisono_parallel::experts::ExpertParallel;
+use unisono_parallel::optimizer::{AdamW, Muon, Optimizer, Sgd};
+use unisono_parallel::tensor_parallel::TensorParallel;
 
 /// Creates the configured model, sharded over `tensor`, and lists its parameters.
 ///

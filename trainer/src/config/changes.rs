@@ -1,9 +1,9 @@
 //! Keys that differ between the configuration of a checkpoint and that of a run.
 
 use crate::config::{Config, read};
-use crate::error::Result;
 use std::fmt;
 use toml::{Table, Value};
+use unisono_nn::error::Result;
 
 /// Key with another value than when a checkpoint was saved.
 #[derive(Clone, Debug, PartialEq)]
@@ -73,7 +73,7 @@ impl Config {
     /// that only one of them has are left out, because another version saved it.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::error::Error::Invalid) if a number is too large for TOML.
+    /// [`Error::Invalid`](unisono_nn::error::Error::Invalid) if a number is too large for TOML.
     pub fn changes_since(&self, saved: &str) -> Result<Vec<ChangedKey>> {
         let saved = saved.parse::<Table>().unwrap_or_default();
         let mut changes = Vec::new();

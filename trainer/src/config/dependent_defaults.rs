@@ -2,8 +2,8 @@
 //! was.
 
 use crate::config::{Config, Data};
-use crate::mesh::Mesh;
-use crate::optim::LrShape;
+use unisono_parallel::mesh::Mesh;
+use unisono_parallel::optimizer::LrShape;
 
 impl Config {
     /// Replaces defaults that contradict given keys, or the number of ranks if it is known.
@@ -57,7 +57,7 @@ impl Config {
 mod tests {
     use super::*;
 
-    fn loaded(text: &str, overrides: &[&str]) -> crate::Result<Config> {
+    fn loaded(text: &str, overrides: &[&str]) -> unisono_nn::Result<Config> {
         Config::parse(text, &overrides.iter().map(|&change| change.to_owned()).collect::<Vec<_>>())
     }
 

@@ -1,10 +1,10 @@
 //! Documentation of the keys, from the doc comments of the schema.
 
 use crate::config::{Config, read};
-use crate::error::{Error, Result};
 use serde_json::Value;
 use std::fmt;
 use toml::de::DeTable;
+use unisono_nn::error::{Error, Result};
 
 /// Section or key of the configuration.
 #[derive(Clone, Debug, PartialEq)]

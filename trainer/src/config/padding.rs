@@ -1,7 +1,7 @@
 //! Padding of sequences that ranks do not divide evenly.
 
 use crate::config::Config;
-use crate::data::Placement;
+use unisono_nn::placement::Placement;
 
 impl Config {
     /// Returns the number of positions that follow the tokens of each sequence, so that all ranks

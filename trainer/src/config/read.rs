@@ -5,12 +5,12 @@
 
 use super::Config;
 use super::renamed_keys::{common_name, common_value_of, is_redundant, present_name, removed_key};
-use crate::error::{Error, Result};
 use crate::file_kind;
 use std::ops::Range;
 use std::path::Path;
 use toml::de::{DeTable, DeValue};
 use toml::{Table, Value};
+use unisono_nn::error::{Error, Result};
 
 /// Configuration, and the paths of the keys that were given.
 pub(super) struct Given {

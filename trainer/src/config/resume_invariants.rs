@@ -1,15 +1,15 @@
 //! Settings that must not change when a run resumes from a checkpoint.
 
 use crate::config::{Config, read};
-use crate::error::Result;
 use std::collections::BTreeMap;
+use unisono_nn::error::Result;
 
 impl Config {
     /// Returns the keys that decide what the numbers in a checkpoint mean, with their values as
     /// TOML. These are most keys of the model, and the kind of optimizer.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::error::Error::Invalid) if a number is too large for TOML.
+    /// [`Error::Invalid`](unisono_nn::error::Error::Invalid) if a number is too large for TOML.
     pub fn resume_invariants(&self) -> Result<BTreeMap<String, String>> {
         let mut invariants = BTreeMap::new();
         for (section, values) in read::to_table(self)? {

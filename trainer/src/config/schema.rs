@@ -4,16 +4,17 @@ mod model;
 mod strategy;
 
 pub use model::{FeedForward, Model, Norm, Positions, RopeScalingKind};
-pub use strategy::{Strategy, StrategyKind};
+pub use strategy::Strategy;
 
-use crate::data::{LastBatch, Placement, text};
-pub use crate::experts::{ExpertBalance, Experts, RouterScore};
-use crate::parameter::{Dtype, ParamGroup};
-use crate::pass::KvTransfer;
-use crate::pass::Pass;
+use crate::data::{LastBatch, text};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use unisono::Communicator;
+use unisono_nn::parameter::{Dtype, ParamGroup};
+use unisono_nn::pass::KvTransfer;
+use unisono_nn::pass::Pass;
+use unisono_nn::placement::Placement;
+pub use unisono_parallel::experts::{ExpertBalance, Experts, RouterScore};
 
 /// Device of the computation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -1,10 +1,11 @@
 use super::*;
 use crate::models::Family;
-use crate::optim::{LrScaling, LrShape};
-use crate::parallel::{Average, ReduceFrequency, Settings, UnusedGradients};
-use crate::parameter::{Dtype, ParamGroup};
 use proptest::prelude::*;
 use std::path::PathBuf;
+use unisono_nn::parameter::{Dtype, ParamGroup};
+use unisono_parallel::data_parallel::{Average, ParallelKind, ReduceFrequency, Settings, UnusedGradients};
+use unisono_parallel::mesh::AxisOrder;
+use unisono_parallel::optimizer::{LrScaling, LrShape};
 
 /// Configuration file of a test, removed on drop.
 struct TempFile(PathBuf);
@@ -53,7 +54,7 @@ fn command_line_overrides_file_overrides_defaults() {
         (config.data.path.as_str(), config.optimizer.lr, &config.data.extensions[..]),
         ("/a b", 1.0, &["c".to_owned()][..])
     );
-    assert_eq!((config.strategy.kind, config.schedule.lr_scale), (StrategyKind::Zero1, LrScaling::Sqrt));
+    assert_eq!((config.strategy.kind, config.schedule.lr_scale), (ParallelKind::Zero1, LrScaling::Sqrt));
     assert_eq!(changed(&[]).unwrap(), Config::default());
     assert_eq!(
         changed(&["log.file=7", "data.path=\"true\""])
@@ -125,10 +126,10 @@ fn far_names_are_not_suggested() {
 fn names_of_other_programs_are_values_too() {
     let config =
         changed(&["strategy.kind=ddp", "model.norm=rmsnorm", "strategy.param_dtype=bfloat16"]).unwrap();
-    assert_eq!((config.strategy.kind, config.model.norm), (StrategyKind::Bucketed, Norm::Rms));
+    assert_eq!((config.strategy.kind, config.model.norm), (ParallelKind::Replicated, Norm::Rms));
     assert_eq!(config.strategy.param_dtype, Dtype::Bf16);
     for alias in ["fsdp", "fsdp2", "zero-3"] {
-        assert_eq!(changed(&[&format!("strategy.kind={alias}")]).unwrap().strategy.kind, StrategyKind::Zero3);
+        assert_eq!(changed(&[&format!("strategy.kind={alias}")]).unwrap().strategy.kind, ParallelKind::Zero3);
     }
     let error = words(changed(&["optimizer.kind=adam"]));
     assert!(error.ends_with("adamw with optimizer.weight_decay=0 is Adam"), "{error}");
@@ -363,7 +364,7 @@ fn strategy_settings_follow_config() {
 
 #[test]
 fn strategies_of_units_come_from_file_or_override() {
-    let expected = [("h.*".to_owned(), StrategyKind::Zero2), ("h.1".to_owned(), StrategyKind::Zero3)];
+    let expected = [("h.*".to_owned(), ParallelKind::Zero2), ("h.1".to_owned(), ParallelKind::Zero3)];
     let config =
         loaded("units", "[strategy.units]\n\"h.*\" = \"zero2\"\n\"h.1\" = \"full-shard\"\n").unwrap();
     assert_eq!(config.strategy.units, expected.clone().into());
@@ -377,7 +378,7 @@ fn strategies_of_units_come_from_file_or_override() {
 
 #[test]
 fn pytorch_names_are_accepted() {
-    let kinds = StrategyKind::ALL.into_iter().filter_map(|kind| Some((kind, kind.pytorch_name()?)));
+    let kinds = ParallelKind::ALL.into_iter().filter_map(|kind| Some((kind, kind.pytorch_name()?)));
     for (kind, alias) in kinds {
         let config = changed(&[&format!("strategy.kind={alias}")]).unwrap();
         assert_eq!(config.strategy.kind, kind);
@@ -422,7 +423,7 @@ prop_compose! {
         lr in prop::num::f64::POSITIVE,
         path in "(?s).+",
         shape in prop::sample::select(vec![LrShape::Constant, LrShape::Linear, LrShape::WarmupStableDecay]),
-        kind in prop::sample::select(StrategyKind::ALL.to_vec()),
+        kind in prop::sample::select(ParallelKind::ALL.to_vec()),
     ) -> Config {
         let mut config = Config { seed, ..Config::default() };
         let [layers, width, tensor, bucket] = sizes;
@@ -443,4 +444,14 @@ proptest! {
         let file = TempFile::new("round-trip", &config.to_toml().unwrap());
         prop_assert_eq!(Config::load(Some(&file.0), &[]).unwrap(), config);
     }
+}
+
+#[test]
+fn every_order_of_axes_is_read() {
+    for order in AxisOrder::all() {
+        let config = Config::load(None, &[format!("mesh.order={order}")]).unwrap();
+        assert_eq!(config.mesh.order, order);
+    }
+    let word = Config::load(None, &["mesh.order=tensor,stage".to_owned()]).unwrap_err().to_string();
+    assert!(word.contains("unknown variant `stage`"), "{word}");
 }

@@ -1,8 +1,9 @@
 //! Strategy of each unit of a model, by the patterns of `strategy.units`.
 
-use super::schema::{Strategy, StrategyKind};
-use crate::error::{Error, Result};
-use crate::parameter::{Inventory, Unit, pattern};
+use super::schema::Strategy;
+use unisono_nn::error::{Error, Result};
+use unisono_nn::parameter::{Inventory, Unit, pattern};
+use unisono_parallel::data_parallel::ParallelKind;
 
 impl Strategy {
     /// Returns the strategy of each unit of a model.
@@ -10,7 +11,7 @@ impl Strategy {
     /// # Errors
     /// Fails for a pattern without a match, and suggests similar names. Fails if two patterns give
     /// a unit different strategies, and none of them is its name.
-    pub fn unit_kinds(&self, inventory: &Inventory) -> Result<Vec<StrategyKind>> {
+    pub fn unit_kinds(&self, inventory: &Inventory) -> Result<Vec<ParallelKind>> {
         let names = || inventory.units.iter().map(|unit| unit.name.as_str());
         let matches_none = |pattern: &&String| !names().any(|name| pattern::selects(pattern, name));
         if let Some(pattern) = self.units.keys().find(matches_none) {
@@ -22,7 +23,7 @@ impl Strategy {
         inventory.units.iter().map(|unit| self.kind_of(unit)).collect()
     }
 
-    fn kind_of(&self, unit: &Unit) -> Result<StrategyKind> {
+    fn kind_of(&self, unit: &Unit) -> Result<ParallelKind> {
         if let Some(&kind) = self.units.get(&unit.name) {
             return Ok(kind);
         }
@@ -38,7 +39,7 @@ impl Strategy {
     }
 
     /// Returns true if some unit has this strategy, or may have it.
-    pub fn uses(&self, is_meant: impl Fn(StrategyKind) -> bool) -> bool {
+    pub fn uses(&self, is_meant: impl Fn(ParallelKind) -> bool) -> bool {
         is_meant(self.kind) || self.units.values().any(|&kind| is_meant(kind))
     }
 }
@@ -46,7 +47,7 @@ impl Strategy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::parameter::{Init, Parameter, Registry};
+    use unisono_nn::parameter::{Init, Parameter, Registry};
 
     fn inventory() -> Inventory {
         let mut registry = Registry::default();
@@ -56,23 +57,23 @@ mod tests {
         registry.finish()
     }
 
-    fn kinds(units: &[(&str, StrategyKind)]) -> Result<Vec<StrategyKind>> {
+    fn kinds(units: &[(&str, ParallelKind)]) -> Result<Vec<ParallelKind>> {
         let units = units.iter().map(|&(pattern, kind)| (pattern.to_owned(), kind)).collect();
         Strategy { units, ..Strategy::default() }.unit_kinds(&inventory())
     }
 
     #[test]
     fn own_name_counts_before_patterns() {
-        use StrategyKind::{Bucketed, Zero2, Zero3};
-        assert_eq!(kinds(&[]).unwrap(), [Bucketed; 5]);
+        use ParallelKind::{Replicated, Zero2, Zero3};
+        assert_eq!(kinds(&[]).unwrap(), [Replicated; 5]);
         let found = kinds(&[("h.*", Zero3), ("h.1", Zero2)]).unwrap();
-        assert_eq!(found, [Bucketed, Zero3, Zero2, Zero3, Bucketed]);
-        assert_eq!(kinds(&[("h", Zero3)]).unwrap(), [Bucketed, Zero3, Zero3, Zero3, Bucketed]);
+        assert_eq!(found, [Replicated, Zero3, Zero2, Zero3, Replicated]);
+        assert_eq!(kinds(&[("h", Zero3)]).unwrap(), [Replicated, Zero3, Zero3, Zero3, Replicated]);
     }
 
     #[test]
     fn unknown_and_ambiguous_units_are_rejected() {
-        use StrategyKind::{Zero2, Zero3};
+        use ParallelKind::{Zero2, Zero3};
         let error = kinds(&[("h.3", Zero3)]).unwrap_err().to_string();
         assert!(error.contains("no unit of strategy.units is called `h.3`; near are `h.0`"), "{error}");
         let error = kinds(&[("h", Zero3), ("h.*", Zero2)]).unwrap_err().to_string();

@@ -2,11 +2,11 @@
 
 use crate::config::{
     Config, DataKind, DeviceKind, ExpertBalance, Model, OptimizerKind, Positions, RopeScalingKind,
-    StrategyKind,
 };
-use crate::optim::LrShape;
-use crate::pass::KvTransfer;
 use std::collections::BTreeMap;
+use unisono_nn::pass::KvTransfer;
+use unisono_parallel::data_parallel::ParallelKind;
+use unisono_parallel::optimizer::LrShape;
 
 /// Keys that have no effect in a case.
 struct Unused {
@@ -101,10 +101,10 @@ impl Config {
 
     fn step_cases(&self) -> Vec<Unused> {
         let Self { optimizer, schedule, strategy, .. } = self;
-        let gathers = strategy.uses(|kind| kind == StrategyKind::Zero3);
+        let gathers = strategy.uses(|kind| kind == ParallelKind::Zero3);
         // Ranks that are alone in their groups replicate buckets, and so do small parameters.
-        let gathers_all = strategy.kind == StrategyKind::Zero3
-            && !strategy.uses(|kind| kind != StrategyKind::Zero3)
+        let gathers_all = strategy.kind == ParallelKind::Zero3
+            && !strategy.uses(|kind| kind != ParallelKind::Zero3)
             && strategy.shard_ranks != 1
             && strategy.replicate_below == 0;
         let is_sgd = optimizer.kind == OptimizerKind::Sgd;
@@ -131,12 +131,12 @@ impl Config {
                 &["strategy.prefetch", "strategy.gather_limit", "strategy.reshard_after_forward"],
             ),
             unused(
-                !strategy.uses(StrategyKind::shards_state),
+                !strategy.uses(ParallelKind::shards_state),
                 "a strategy.kind other than \"zero1\", \"zero2\" and \"zero3\"",
                 &["strategy.shard_ranks", "strategy.replicate_below"],
             ),
             unused(
-                !strategy.uses(StrategyKind::shards_gradients),
+                !strategy.uses(ParallelKind::shards_gradients),
                 "a strategy.kind other than \"zero2\" and \"zero3\"",
                 &["strategy.reduction_limit"],
             ),

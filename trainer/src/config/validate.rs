@@ -2,12 +2,12 @@
 
 use crate::config::{
     Config, DataKind, ExpertBalance, Experts, Model, Optimizer, Positions, RopeScalingKind, RouterScore,
-    StrategyKind,
 };
 use crate::data::text;
 use crate::models::narrow_window;
-use crate::parallel::ReduceFrequency;
-use crate::parameter::Dtype;
+use unisono_nn::parameter::Dtype;
+use unisono_parallel::data_parallel::ParallelKind;
+use unisono_parallel::data_parallel::ReduceFrequency;
 
 /// Returns each condition with its error message.
 pub(super) fn constraints(config: &Config) -> Vec<(bool, String)> {
@@ -159,7 +159,7 @@ fn float_constraints(config: &Config) -> Vec<(bool, String)> {
             format!("strategy.bucket_mb = {} is not a valid size", strategy.bucket_mb),
         ),
         (
-            strategy.reduce_each == ReduceFrequency::Step || strategy.uses(StrategyKind::shards_gradients),
+            strategy.reduce_each == ReduceFrequency::Step || strategy.uses(ParallelKind::shards_gradients),
             each,
         ),
         size("sample.temperature", config.sample.temperature),

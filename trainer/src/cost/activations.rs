@@ -3,10 +3,10 @@
 //! Source: Korthikanti et al., "Reducing activation recomputation in large transformer models",
 //! MLSys 2023.
 
-use crate::experts::Experts;
 use crate::models::{FeedForward, GptConfig, Norm};
-use crate::nn::Attention;
 use crate::stages::HeldLayers;
+use unisono_nn::modules::Attention;
+use unisono_parallel::experts::Experts;
 
 /// Dimensions that determine the activations of one rank in a pass.
 pub(super) struct ActivationModel<'a> {

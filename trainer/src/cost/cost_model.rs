@@ -1,12 +1,13 @@
 //! Sizes of one rank's part of a configured run, from its parameters.
 
-use crate::config::{Config, StrategyKind};
+use crate::config::Config;
 use crate::data::BatchPlan;
-use crate::flat::Layout;
-use crate::mesh::Mesh;
-use crate::parallel::{Settings, ShardGroups};
-use crate::parameter::{Domain, Inventory, ParameterId};
 use crate::stages::Stages;
+use unisono_nn::parameter::{Domain, Inventory, ParameterId};
+use unisono_parallel::bucket::Layout;
+use unisono_parallel::data_parallel::ParallelKind;
+use unisono_parallel::data_parallel::{Settings, ShardGroups};
+use unisono_parallel::mesh::Mesh;
 
 /// Inputs of the formulas: one rank's part of a run.
 #[derive(Clone, Copy)]
@@ -23,7 +24,7 @@ pub(crate) struct CostModel<'a> {
 /// Parameters of a rank with one strategy, outside or in experts.
 pub(super) struct ModelPart {
     /// Strategy on these ranks.
-    pub(super) kind: StrategyKind,
+    pub(super) kind: ParallelKind,
     /// Ranks that average their gradients, in groups that divide their state.
     pub(super) groups: ShardGroups,
     /// Inventory in which all other parameters are elsewhere.
@@ -32,17 +33,17 @@ pub(super) struct ModelPart {
 
 impl CostModel<'_> {
     /// Returns the parameters with equal strategies and domains.
-    pub(super) fn parts(&self, units: &[StrategyKind]) -> impl Iterator<Item = ModelPart> {
+    pub(super) fn parts(&self, units: &[ParallelKind]) -> impl Iterator<Item = ModelPart> {
         let settings = self.config.settings();
         let kind_of = |id: ParameterId| match settings.replicates(&self.inventory[id]) {
-            true => StrategyKind::Bucketed,
+            true => ParallelKind::Replicated,
             false => units[self.inventory.unit_of(id).0],
         };
         let kinds: Vec<_> = (0..self.inventory.parameters.len()).map(|id| kind_of(ParameterId(id))).collect();
-        let parts = StrategyKind::ALL.into_iter().filter(move |kind| kinds.contains(kind));
+        let parts = ParallelKind::ALL.into_iter().filter(move |kind| kinds.contains(kind));
         let parts = parts.flat_map(|kind| [(kind, Domain::Dense), (kind, Domain::Expert)]);
         let parts = parts.filter(|&(_, domain)| domain == Domain::Dense || self.inventory.has_experts());
-        let part = |(kind, domain): (StrategyKind, Domain)| {
+        let part = |(kind, domain): (ParallelKind, Domain)| {
             let is_own = |id: ParameterId| {
                 let parameter = &self.inventory[id];
                 kind_of(id) == kind && parameter.domain == domain && parameter.residency.is_here()
@@ -50,7 +51,7 @@ impl CostModel<'_> {
             let inventory = self.inventory.restrict(is_own);
             let groups = self.shard_groups(&settings, domain);
             let kind = kind.within(groups);
-            ModelPart { kind, groups: groups.of_kind(kind.parallel_kind()), inventory }
+            ModelPart { kind, groups: groups.of_kind(kind), inventory }
         };
         parts.map(part).collect::<Vec<_>>().into_iter()
     }
@@ -71,7 +72,7 @@ impl CostModel<'_> {
         let mut config = self.config.clone();
         config.strategy.kind = part.kind;
         let settings = config.settings();
-        let layout = settings.layout(part.kind.parallel_kind(), &part.inventory, part.groups.shards);
+        let layout = settings.layout(part.kind, &part.inventory, part.groups.shards);
         (settings, layout)
     }
 

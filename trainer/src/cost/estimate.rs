@@ -1,15 +1,16 @@
 //! Estimate of a model on ranks of some hardware, in one way of parallelism.
 
-use crate::config::StrategyKind;
-use crate::cost::{Exchange, ExchangeKind, GroupBytes, Hardware, ModelShape};
-use crate::parallel::{ShardGroups, shard_ranks_of_experts};
+use crate::cost::{Exchange, ExchangeKind, Hardware, ModelShape};
 use serde::Serialize;
+use unisono_parallel::data_parallel::GroupBytes;
+use unisono_parallel::data_parallel::ParallelKind;
+use unisono_parallel::data_parallel::{ShardGroups, shard_ranks_of_experts};
 
 /// Parallelism of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ParallelConfig {
     /// Data parallel strategy.
-    pub kind: StrategyKind,
+    pub kind: ParallelKind,
     /// Tensor parallel degree.
     pub tensor: usize,
     /// Pipeline parallel degree.
@@ -31,7 +32,7 @@ impl ParallelConfig {
     /// Returns pure data parallelism with replicated state.
     pub fn replicated(ranks: usize) -> Self {
         Self {
-            kind: StrategyKind::Bucketed,
+            kind: ParallelKind::Replicated,
             tensor: 1,
             pipeline: 1,
             context: 1,
@@ -57,7 +58,7 @@ struct DomainPart {
     /// Number of parameters before data parallel strategies shard them.
     parameters: f64,
     /// Strategy on the ranks with the same parameters.
-    kind: StrategyKind,
+    kind: ParallelKind,
     /// These ranks, in groups that divide state.
     groups: ShardGroups,
 }
@@ -88,7 +89,7 @@ impl Estimate<'_> {
         let part = |parameters, shard_ranks, ranks| {
             let groups = ShardGroups::new(shard_ranks, ranks);
             let kind = kind.within(groups);
-            DomainPart { parameters, kind, groups: groups.of_kind(kind.parallel_kind()) }
+            DomainPart { parameters, kind, groups: groups.of_kind(kind) }
         };
         let shard_ranks_of_expert = shard_ranks_of_experts(shard_ranks, expert);
         [
@@ -115,17 +116,17 @@ impl Estimate<'_> {
     }
 
     /// Returns the number of reductions of a gradient in a step.
-    fn reductions(&self, kind: StrategyKind, micro_batches: usize) -> f64 {
+    fn reductions(&self, kind: ParallelKind, micro_batches: usize) -> f64 {
         if self.reduces_in_each(kind) { micro_batches as f64 } else { 1.0 }
     }
 
     /// Returns true if gradients are reduced in the backward pass of each micro-batch.
-    fn reduces_in_each(&self, kind: StrategyKind) -> bool {
+    fn reduces_in_each(&self, kind: ParallelKind) -> bool {
         self.parallel.reduces_each && kind.shards_gradients()
     }
 
     /// Returns the strategy of parameters outside experts.
-    fn dense_kind(&self) -> StrategyKind {
+    fn dense_kind(&self) -> ParallelKind {
         self.domains()[0].kind
     }
 
@@ -159,7 +160,7 @@ impl Estimate<'_> {
     /// Returns the bytes each rank needs with this micro-batch: state, activations, and three whole
     /// units if weights are sharded.
     pub fn needed(&self, micro_batch: usize) -> f64 {
-        let gathers = self.dense_kind() == StrategyKind::Zero3;
+        let gathers = self.dense_kind() == ParallelKind::Zero3;
         let gathered = if gathers { 3.0 * self.largest_unit() } else { 0.0 };
         self.kept().iter().sum::<f64>() + gathered + micro_batch as f64 * self.activations()
     }
@@ -206,7 +207,7 @@ impl Estimate<'_> {
     /// Returns the numbers of gathers, reductions and steps of buckets, in place of their bytes.
     fn collective_counts(&self, part: DomainPart, bucket: f64, micro_batches: usize) -> GroupBytes {
         let count = match part.kind {
-            StrategyKind::Zero3 => self.shape.unit_count().div_ceil(self.parallel.pipeline) as f64,
+            ParallelKind::Zero3 => self.shape.unit_count().div_ceil(self.parallel.pipeline) as f64,
             _ => bucket_count(self.shape.bytes.weight * part.parameters, bucket),
         };
         let gathered = [micro_batches as f64 * count; 2];
@@ -280,7 +281,7 @@ impl Estimate<'_> {
     /// each or in the last. `between` is the fraction that is sums between groups.
     pub(super) fn backward_fractions(&self, micro_batches: usize, between: f64) -> [f64; 2] {
         let kind = self.dense_kind();
-        let gathers = f64::from(kind == StrategyKind::Zero3);
+        let gathers = f64::from(kind == ParallelKind::Zero3);
         let reduces = f64::from(self.reduces_in_each(kind));
         let [each, last] = [gathers + reduces, gathers + 1.0];
         let total = each * (micro_batches - 1) as f64 + last;
@@ -302,7 +303,7 @@ mod tests {
     use crate::cost::{LinkClass, StepTime};
     use crate::train::DryRun;
 
-    const SHARDING: [StrategyKind; 3] = [StrategyKind::Zero1, StrategyKind::Zero2, StrategyKind::Zero3];
+    const SHARDING: [ParallelKind; 3] = [ParallelKind::Zero1, ParallelKind::Zero2, ParallelKind::Zero3];
 
     #[test]
     fn shard_groups_have_the_bytes_of_a_run() {
@@ -324,7 +325,7 @@ mod tests {
             }
             let (sent, counted) = (estimate.sent(2).iter().sum::<f64>(), run.traffic(kind).total());
             // A run gathers a tied table for each of its units.
-            let tolerance = if kind == StrategyKind::Zero3 { 0.05 } else { 1e-3 };
+            let tolerance = if kind == ParallelKind::Zero3 { 0.05 } else { 1e-3 };
             assert!((sent / counted - 1.0).abs() < tolerance, "{kind:?}: {sent}, not {counted}");
         }
     }
@@ -333,7 +334,7 @@ mod tests {
     fn groups_of_a_host_keep_gathers_off_the_network() {
         let hardware = Hardware::named("h100-80", 64).unwrap();
         let parallel =
-            ParallelConfig { kind: StrategyKind::Zero3, ..ParallelConfig::replicated(hardware.ranks) };
+            ParallelConfig { kind: ParallelKind::Zero3, ..ParallelConfig::replicated(hardware.ranks) };
         let evaluated = |shard_ranks: usize| {
             let shape = ModelShape { shard_ranks, ..ModelShape::from_parameters(1e9) };
             let estimate = Estimate { shape: &shape, hardware: &hardware, parallel };

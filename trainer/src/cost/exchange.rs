@@ -2,7 +2,8 @@
 //!
 //! The formulas are for the default order of axes, and for experts with equal loads.
 
-use crate::cost::{Estimate, ExchangeCosts, Hardware, LinkClass, ParallelConfig, remote_fraction};
+use crate::cost::{Estimate, ExchangeCosts, Hardware, LinkClass, ParallelConfig};
+use unisono_parallel::data_parallel::remote_fraction;
 
 /// Purpose of an exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -211,9 +212,10 @@ impl Estimate<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Config, StrategyKind};
+    use crate::config::Config;
     use crate::cost::{ModelShape, StepTime};
     use crate::train::DryRun;
+    use unisono_parallel::data_parallel::ParallelKind;
 
     fn config(changes: &[&str]) -> Config {
         let usual = ["model.width=64", "model.heads=8", "model.kv_heads=4", "mesh.sequence_data=4"];
@@ -239,7 +241,7 @@ mod tests {
                     "data.micro_batch=2",
                     "data.global_batch=8",
                 ]);
-                let exact = DryRun::new(&config, 4).unwrap().traffic(StrategyKind::Bucketed);
+                let exact = DryRun::new(&config, 4).unwrap().traffic(ParallelKind::Replicated);
                 let mut sequence_exchanges = exchanges(&config, &hardware);
                 sequence_exchanges
                     .retain(|exchange| matches!(exchange.kind, ExchangeKind::Sequence | ExchangeKind::Ring));

@@ -4,12 +4,12 @@
 //! time, of copies and of switches between threads.
 
 use crate::cost::Exchange;
-use crate::error::Result;
 use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 use std::thread;
 use unisono::Communicator;
 use unisono_matmul::{Matrix, MatrixMut, matmul};
+use unisono_nn::error::Result;
 
 /// Costs of exchanges if all ranks do the same, in seconds of all cores.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

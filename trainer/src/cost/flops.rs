@@ -1,13 +1,13 @@
 //! Counts floating-point operations, and measures the peak rate of this machine.
 
 use crate::config::Config;
-use crate::device::Device;
-use crate::error::Result;
-use crate::experts::Experts;
-use crate::parameter::{Domain, Inventory, Parameter};
 use std::time::{Duration, Instant};
 use unisono_cuda::device::compute::{MatrixView, MatrixViewMut};
 use unisono_matmul::{Matrix, MatrixMut, matmul};
+use unisono_nn::device::Device;
+use unisono_nn::error::Result;
+use unisono_nn::parameter::{Domain, Inventory, Parameter};
+use unisono_parallel::experts::Experts;
 
 /// Returns the floating-point operations of forward and backward for one sample. Each weight of a
 /// matrix product costs 6 per token. Each block adds 6 × context × features of all queries per

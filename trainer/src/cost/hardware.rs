@@ -2,9 +2,9 @@
 
 use crate::available_memory::host_memory;
 use crate::cost::{ExchangeCosts, Link, measurements, peak_flops, ring};
-use crate::error::{Error, Result};
 use serde::Serialize;
 use std::path::Path;
+use unisono_nn::error::{Error, Result};
 
 /// Equal ranks on equal hosts.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -5,10 +5,10 @@
 //! counts. The counts here are those that the library's algorithms state, and its checker verifies
 //! them.
 
-use crate::cost::remote_fraction;
-use crate::error::{Error, Result};
 use serde::Serialize;
 use unisono::schedule::{Algorithm, Collective, GroupSpec, find};
+use unisono_nn::error::{Error, Result};
+use unisono_parallel::data_parallel::remote_fraction;
 
 /// Link: seconds per message without bytes, and bytes per second.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]

@@ -3,15 +3,15 @@
 use crate::cost::Measurement;
 #[cfg(any(test, feature = "fuzzing"))]
 use crate::cost::{Link, ring};
-use crate::error::Result;
 use crate::file_kind;
-use crate::mesh::MAX_RANKS;
 use serde_json::Value;
 use std::hint::black_box;
 use std::path::Path;
 use std::time::Instant;
 use unisono::schedule::Collective;
 use unisono::{Communicator, Sum};
+use unisono_nn::error::Result;
+use unisono_parallel::mesh::MAX_RANKS;
 
 /// Sizes in bytes that separate latency from bandwidth.
 pub(crate) const SIZES: [usize; 6] = [1 << 10, 8 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];

@@ -1,13 +1,15 @@
 //! Memory of a rank: kept weights, gradients and optimizer state, and the peak of activations.
 
-use crate::allocator::AllocClass;
-use crate::config::{Config, StrategyKind, optimizer};
+use crate::config::{Config, optimizer};
+use crate::cost::CostModel;
 use crate::cost::activations::ActivationModel;
 use crate::cost::cost_model::ModelPart;
-use crate::cost::{CostModel, GroupBytes};
-use crate::flat::{Bucket, Layout};
-use crate::parallel::ReduceFrequency;
-use crate::parameter::{Dtype, Inventory};
+use unisono_nn::allocator::AllocClass;
+use unisono_nn::parameter::{Dtype, Inventory};
+use unisono_parallel::bucket::{Bucket, Layout};
+use unisono_parallel::data_parallel::GroupBytes;
+use unisono_parallel::data_parallel::ParallelKind;
+use unisono_parallel::data_parallel::ReduceFrequency;
 
 /// Number of the classes of predicted bytes that are in memory; the last one is offloaded.
 const IN_MEMORY: usize = 4;
@@ -27,7 +29,7 @@ impl CostModel<'_> {
     /// Returns the bytes of weights, gradients and optimizer state that each rank keeps between
     /// backward and step, the peak of activations, and the offloaded bytes. Includes padding. If
     /// ranks differ, the largest rank counts. `units` has the strategy of each unit.
-    pub(crate) fn memory(&self, units: &[StrategyKind]) -> [usize; 5] {
+    pub(crate) fn memory(&self, units: &[ParallelKind]) -> [usize; 5] {
         let mut sums = [0, 0, 0, self.activations(), 0];
         for part in self.parts(units) {
             let kept = self.kept(&part);
@@ -39,7 +41,7 @@ impl CostModel<'_> {
     /// Returns the bytes as [`CostModel::memory`] does, but with gradients at their peak. Ranks
     /// that shard gradients keep whole ones until the last of several micro-batches, unless they
     /// reduce each.
-    pub(crate) fn memory_at_peak(&self, units: &[StrategyKind]) -> [usize; 5] {
+    pub(crate) fn memory_at_peak(&self, units: &[ParallelKind]) -> [usize; 5] {
         let mut sums = self.memory(units);
         let program = self.stages.program(self.stage, &self.batch, self.inventory);
         if program.plan.backward_passes() == 1
@@ -49,7 +51,7 @@ impl CostModel<'_> {
         }
         for part in self.parts(units).filter(|part| part.kind.shards_gradients()) {
             let (settings, layout) = self.layout(&part);
-            let group = GroupBytes::of_layout(self.config, &part.inventory, &layout);
+            let group = bytes_of_layout(self.config, &part.inventory, &layout);
             let ([_, full, _], [_, kept, _]) = (group.state, group.kept(part.kind, part.groups.shards));
             // Shards of the first buckets appear before these are freed.
             let first = layout.buckets.iter().take(settings.max_pending_reductions.max(1));
@@ -64,7 +66,7 @@ impl CostModel<'_> {
     /// activations.
     fn kept(&self, part: &ModelPart) -> [usize; 5] {
         let (settings, layout) = self.layout(part);
-        let group = GroupBytes::of_layout(self.config, &part.inventory, &layout);
+        let group = bytes_of_layout(self.config, &part.inventory, &layout);
         let kept = group.kept(part.kind, part.groups.shards);
         let [weights, gradients, state] = kept.map(|bytes| bytes as usize);
         let (state, offloaded) = if settings.offload.is_some() { (0, state) } else { (state, 0) };
@@ -96,15 +98,13 @@ impl CostModel<'_> {
     }
 }
 
-impl GroupBytes {
-    /// Returns the bytes of the state of all parameters in the buckets of `layout`.
-    pub(super) fn of_layout(config: &Config, inventory: &Inventory, layout: &Layout) -> Self {
-        let sum = |bytes: &dyn Fn(&Bucket) -> usize| layout.buckets.iter().map(bytes).sum::<usize>() as f64;
-        let weights = sum(&|bucket| bucket.count * bucket.dtype.size());
-        let gradients = sum(&|bucket| trained_elements(bucket) * bucket.grad_dtype.size());
-        let state = sum(&state_bytes(config, inventory));
-        Self { state: [weights, gradients, state], ..Self::default() }
-    }
+/// Returns the bytes of the state of all parameters in the buckets of `layout`.
+pub(super) fn bytes_of_layout(config: &Config, inventory: &Inventory, layout: &Layout) -> GroupBytes {
+    let sum = |bytes: &dyn Fn(&Bucket) -> usize| layout.buckets.iter().map(bytes).sum::<usize>() as f64;
+    let weights = sum(&|bucket| bucket.count * bucket.dtype.size());
+    let gradients = sum(&|bucket| trained_elements(bucket) * bucket.grad_dtype.size());
+    let state = sum(&state_bytes(config, inventory));
+    GroupBytes { state: [weights, gradients, state], ..GroupBytes::default() }
 }
 
 /// Returns the bytes of a bucket's moments, and of full-precision copies of 16-bit weights.

@@ -1,14 +1,16 @@
 //! Shape of a language model: a configured one, or one of which only the size is known.
 
-use crate::config::{Config, Context, StrategyKind, new_model};
-use crate::cost::GroupBytes;
+use crate::config::{Config, Context, new_model};
 use crate::cost::activations::ActivationModel;
 use crate::cost::flops::{flops_per_token, matmul_weights};
-use crate::error::Result;
-use crate::experts::Experts;
+use crate::cost::memory::bytes_of_layout;
 use crate::models::GptConfig;
-use crate::parameter::{Domain, Dtype, Parameter, UnitId};
 use serde::{Serialize, Serializer};
+use unisono_nn::error::Result;
+use unisono_nn::parameter::{Domain, Dtype, Parameter, UnitId};
+use unisono_parallel::data_parallel::GroupBytes;
+use unisono_parallel::data_parallel::ParallelKind;
+use unisono_parallel::experts::Experts;
 
 /// Dimensions of a transformer, and the memory of its parameters.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -62,10 +64,9 @@ impl ModelShape {
     /// Fails if the configuration is invalid.
     pub fn from_config(config: &Config) -> Result<Self> {
         let (_, inventory) = new_model(config, None)?;
-        let layout = config.settings().layout(StrategyKind::Bucketed.parallel_kind(), &inventory, 1);
-        let [weight, gradient, state] = GroupBytes::of_layout(config, &inventory, &layout)
-            .state
-            .map(|bytes| bytes / layout.count() as f64);
+        let layout = config.settings().layout(ParallelKind::Replicated, &inventory, 1);
+        let [weight, gradient, state] =
+            bytes_of_layout(config, &inventory, &layout).state.map(|bytes| bytes / layout.count() as f64);
         let count =
             |unit| inventory.parameters_of(unit).map(|id| inventory[id].count()).sum::<usize>() as f64;
         let is_expert = |parameter: &&Parameter| parameter.domain == Domain::Expert;

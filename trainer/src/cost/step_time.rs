@@ -1,9 +1,9 @@
 //! Time of a step.
 
 use crate::cost::{Estimate, Exchange, ExchangeKind, Hardware};
-use crate::error::Result;
-use crate::pipeline::{Order, StageCosts, play};
 use serde::Serialize;
+use unisono_nn::error::Result;
+use unisono_parallel::pipeline::{Order, StageCosts, play};
 
 /// Seconds of the parts of a step on one rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -185,11 +185,11 @@ fn makespan(stages: usize, micro_batches: usize, costs: StageCosts) -> Result<f6
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::StrategyKind;
     use crate::cost::{ModelShape, ParallelConfig};
+    use unisono_parallel::data_parallel::ParallelKind;
 
     /// Returns the time of 8 data ranks of one host with four buckets.
-    fn step(kind: StrategyKind, reduces_each: bool, micro_batches: usize, flops: f64) -> StepTime {
+    fn step(kind: ParallelKind, reduces_each: bool, micro_batches: usize, flops: f64) -> StepTime {
         let shape = ModelShape::from_parameters(1e9);
         let hardware = Hardware { flops, ..Hardware::named("h100-80", 8).unwrap() };
         let parallel = ParallelConfig { kind, reduces_each, ..ParallelConfig::replicated(8) };
@@ -207,17 +207,17 @@ mod tests {
         for micro_batches in [1, 4] {
             let share = 1.0 / micro_batches as f64;
             let step = |kind, each| step(kind, each, micro_batches, 1e17);
-            let overlapped_step = step(StrategyKind::Bucketed, false);
+            let overlapped_step = step(ParallelKind::Replicated, false);
             assert!(
                 overlapped_step.communication > overlapped_step.forward + overlapped_step.backward,
                 "{overlapped_step:?}"
             );
             near(overlapped_step.hidden, share * overlapped_step.backward);
-            let zero1 = step(StrategyKind::Zero1, false);
+            let zero1 = step(ParallelKind::Zero1, false);
             near(zero1.hidden, share * (zero1.forward + zero1.backward));
-            let each = step(StrategyKind::Zero2, true);
+            let each = step(ParallelKind::Zero2, true);
             near(each.hidden, each.backward + share * each.forward);
-            let zero3 = step(StrategyKind::Zero3, false);
+            let zero3 = step(ParallelKind::Zero3, false);
             near(zero3.hidden, zero3.forward + zero3.backward);
         }
     }
@@ -225,12 +225,12 @@ mod tests {
     #[test]
     fn longer_computing_hides_all_but_one_collective_of_a_phase() {
         let slow = |kind| step(kind, false, 2, 1e12);
-        let slow_step = slow(StrategyKind::Bucketed);
+        let slow_step = slow(ParallelKind::Replicated);
         near(slow_step.hidden, 0.75 * slow_step.communication);
-        let zero1 = slow(StrategyKind::Zero1);
+        let zero1 = slow(ParallelKind::Zero1);
         near(zero1.hidden, 0.75 * zero1.communication);
         // Units of 12 layers: 24 gathers in forward, and 36 collectives in backward.
-        let zero3 = slow(StrategyKind::Zero3);
+        let zero3 = slow(ParallelKind::Zero3);
         let units = ModelShape::from_parameters(1e9).unit_count() as f64;
         near(zero3.communication - zero3.hidden, zero3.communication / (5.0 * units) * 2.0);
     }

@@ -2,15 +2,17 @@
 //!
 //! Source: Shoeybi et al., "Megatron-LM", arXiv 1909.08053, for tensor parallelism.
 
-use crate::config::{StrategyKind, optimizer};
+use crate::config::optimizer;
+use crate::cost::CostModel;
 use crate::cost::cost_model::ModelPart;
 use crate::cost::memory::trained_elements;
-use crate::cost::{CostModel, GroupBytes, remote_fraction};
-use crate::flat::{Bucket, Layout};
-use crate::parallel::ReduceFrequency;
-use crate::parameter::{Dtype, Inventory, Parameter};
-use crate::pipeline::Program;
-use crate::step_plan::Direction;
+use unisono_nn::parameter::{Dtype, Inventory, Parameter};
+use unisono_nn::step_plan::Direction;
+use unisono_parallel::bucket::{Bucket, Layout};
+use unisono_parallel::data_parallel::ParallelKind;
+use unisono_parallel::data_parallel::ReduceFrequency;
+use unisono_parallel::data_parallel::{GroupBytes, remote_fraction};
+use unisono_parallel::pipeline::Program;
 
 /// Bytes that a rank sends in one step.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -42,7 +44,7 @@ impl Traffic {
 impl CostModel<'_> {
     /// Returns the bytes that each rank sends in a step: (N−1)/N of multiples of the sizes. `units`
     /// has the strategy of each unit.
-    pub(crate) fn traffic(&self, units: &[StrategyKind]) -> Traffic {
+    pub(crate) fn traffic(&self, units: &[ParallelKind]) -> Traffic {
         let program = self.stages.program(self.stage, &self.batch, self.inventory);
         let micro_batches = self.batch.accumulation as f64;
         let [layers, sequences] = [self.tensor_parallel_traffic(), self.sequence_parallel_traffic()];

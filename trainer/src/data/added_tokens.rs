@@ -1,10 +1,10 @@
 //! Tokens that the files beside a tokenizer add to it, or that they treat in another way.
 
 use super::special_tokens::JsonFile;
-use crate::error::{Error, Result};
 use serde_json::Value;
 use std::collections::HashSet;
 use tokenizers::AddedToken;
+use unisono_nn::error::{Error, Result};
 
 /// File of tokens by their texts, in folders of earlier versions of transformers.
 pub(super) const ADDED_TOKENS: &str = "added_tokens.json";

@@ -1,8 +1,8 @@
 //! Batch arithmetic: division of a global batch into micro-batches over steps and ranks.
 
-use crate::counted;
-use crate::error::{Error, Result};
 use std::fmt;
+use unisono_nn::counted;
+use unisono_nn::error::{Error, Result};
 
 /// Division of a global batch: `micro_batch` samples at once, `accumulation` times, on `ranks` data
 /// ranks.

@@ -1,6 +1,6 @@
 //! Permutation of any number of samples in constant memory.
 
-use crate::random::{hash_numbers, splitmix};
+use unisono_nn::random::{hash_numbers, splitmix};
 
 /// Permutation of the numbers below `count`, computed on demand.
 ///

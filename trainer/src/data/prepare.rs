@@ -3,10 +3,10 @@
 use super::text::TextFiles;
 use super::tokens::TokenWriter;
 use super::{TokenWidth, Tokenizer, text};
-use crate::error::{Error, Result};
 use crate::file_kind;
 use std::fs;
 use std::path::{Path, PathBuf};
+use unisono_nn::error::{Error, Result};
 
 /// Text and its destination.
 #[derive(Clone, Debug)]

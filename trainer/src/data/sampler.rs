@@ -1,11 +1,11 @@
 //! Assignment of samples to ranks and steps.
 
 use super::Permutation;
-use crate::error::{Error, Result};
-use crate::random::hash_numbers;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
+use unisono_nn::error::{Error, Result};
+use unisono_nn::random::hash_numbers;
 
 /// Treatment of samples at the end of an epoch that do not fill a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -1,10 +1,10 @@
 //! Special tokens, as the files beside a tokenizer name them.
 
 use super::added_tokens::{ADDED_TOKENS, ADDED_TOKENS_DECODER, AddedTokens};
-use crate::error::{Error, Result};
 use crate::file_kind;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
+use unisono_nn::error::{Error, Result};
 
 /// File with the settings of a tokenizer.
 pub(crate) const TOKENIZER_CONFIG: &str = "tokenizer_config.json";

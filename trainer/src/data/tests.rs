@@ -1,8 +1,9 @@
 use super::*;
-use crate::error::Error;
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::path::PathBuf;
+use unisono_nn::error::Error;
+use unisono_nn::placement::{Placement, SequenceChunk};
 
 /// Temporary folder, removed on drop.
 struct Folder(PathBuf);
@@ -171,7 +172,7 @@ fn token_file_round_trips_every_width() {
 #[test]
 fn invalid_token_files_are_rejected() {
     let folder = Folder::new("refused");
-    let error = |result: crate::Result<()>| result.unwrap_err().to_string();
+    let error = |result: unisono_nn::Result<()>| result.unwrap_err().to_string();
     let open = |path: &PathBuf| TokenFile::open(path, 10).map(drop);
     assert!(error(open(&folder.file("x.txt", "abc"))).ends_with(".bin (two bytes)"));
     assert!(

@@ -1,9 +1,9 @@
 //! Text as bytes: a tokenizer without a vocabulary file, for the files of a folder.
 
-use crate::error::{Error, Result};
 use crate::file_kind;
 use std::fs;
 use std::path::{Path, PathBuf};
+use unisono_nn::error::{Error, Result};
 
 /// Token after each document.
 pub const END_OF_TEXT: u16 = 256;

@@ -1,7 +1,7 @@
 //! Text of tokens, as models read and write it.
 
 use super::{Tokenizer, text};
-use crate::error::Result;
+use unisono_nn::error::Result;
 
 /// Map between text and the tokens of a model.
 pub enum TextCodec {

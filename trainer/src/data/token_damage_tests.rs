@@ -1,9 +1,10 @@
 //! Tests of token files of other programs, and of damaged ones.
 
 use super::*;
-use crate::random::splitmix;
 use std::fs;
 use std::path::{Path, PathBuf};
+use unisono_nn::placement::SequenceChunk;
+use unisono_nn::random::splitmix;
 
 /// Numbers that repeat for a seed.
 struct Numbers(u64);
@@ -131,7 +132,7 @@ impl Files {
     }
 
     /// Reads all tokens, in windows as training does.
-    fn read(&self, folder: &Path, vocabulary: u32) -> crate::Result<Vec<u32>> {
+    fn read(&self, folder: &Path, vocabulary: u32) -> unisono_nn::Result<Vec<u32>> {
         let windows = TokenWindows::new(TokenFile::open(&self.write(folder), vocabulary)?, 16)?;
         let samples: Vec<u64> = (0..windows.count()).collect();
         Ok(windows.batch(&samples, SequenceChunk::WHOLE)?.inputs)

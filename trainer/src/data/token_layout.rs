@@ -2,12 +2,12 @@
 //! Megatron.
 
 use super::TokenWidth;
-use crate::error::{Error, Result};
 use crate::file_kind::{self, START};
 use std::collections::HashSet;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use unisono_nn::error::{Error, Result};
 use unisono_transports::sys::mapped_file::MappedFile;
 
 /// Place and size of the tokens in a file.

@@ -1,11 +1,11 @@
 //! Tokenizers of Hugging Face's libraries.
 
 use super::special_tokens::{NamedToken, SpecialTokens, TokenName};
-use crate::error::{Error, Result};
 use crate::file_kind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use tokenizers::{Encoding, Token};
+use unisono_nn::error::{Error, Result};
 
 /// Tokenizer of a file `tokenizer.json`.
 pub struct Tokenizer {

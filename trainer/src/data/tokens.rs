@@ -1,10 +1,10 @@
 //! Token sequences in memory or in files.
 
 use super::token_layout::TokenLayout;
-use crate::error::{Error, Result};
 use crate::file_kind;
 use crate::output_file::OutputFile;
 use std::path::{Path, PathBuf};
+use unisono_nn::error::{Error, Result};
 use unisono_transports::sys::mapped_file::MappedFile;
 
 /// Sequence of tokens, with documents one after the other.
@@ -256,7 +256,8 @@ impl TokenWriter {
 /// Reads the file at `path` as tokens, and windows of it.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn fuzz(path: &Path) {
-    use crate::data::{SequenceChunk, TokenWindows};
+    use crate::data::TokenWindows;
+    use unisono_nn::placement::SequenceChunk;
     let vocabulary = 200;
     let Ok(file) = TokenFile::open(path, vocabulary) else { return };
     let is_sound = (0..2).all(|rank| file.examine(rank, 2, &mut |_, _| ()).is_ok());

@@ -1,7 +1,9 @@
 //! Sequences of one length from concatenated documents.
 
-use super::{SequenceChunk, TokenSource};
-use crate::error::{Error, Result};
+use super::TokenSource;
+use unisono_nn::batch::TokenBatch;
+use unisono_nn::error::{Error, Result};
+use unisono_nn::placement::SequenceChunk;
 
 /// Windows over a token sequence. Each sample has `sequence` inputs and the token after each of
 /// them, across document boundaries. Every token but the first is a target once.
@@ -12,17 +14,6 @@ pub struct TokenWindows {
 
 /// Target of positions after the end of a sequence, which fill it up. No vocabulary has this token.
 pub const PADDING: u32 = u32::MAX;
-
-/// Batch of sequences of one length, or of chunks of them.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TokenBatch {
-    /// Input tokens.
-    pub inputs: Vec<u32>,
-    /// Target of each input: the token after it, or [`PADDING`].
-    pub targets: Vec<u32>,
-    /// Tokens per sequence or chunk.
-    pub sequence: usize,
-}
 
 impl TokenWindows {
     /// Creates windows of `sequence` tokens.

@@ -3,22 +3,23 @@ mod embeddings;
 mod generation;
 mod lm_head;
 
-use super::{Block, FeedForward, Flow, GptConfig, Model, ModuleBlock, Positions};
-use crate::data::{Batch, TokenBatch};
-use crate::error::{Error, Result};
-use crate::experts::{ExpertParallel, ExpertShape, Experts, MixtureOfExperts};
+use super::{FeedForward, GptConfig, Positions};
 use crate::models::gpt::embeddings::Embeddings;
 use crate::models::gpt::lm_head::LmHead;
-use crate::nn::{
+use unisono::Communicator;
+use unisono_nn::batch::{Batch, TokenBatch};
+use unisono_nn::error::{Error, Result};
+use unisono_nn::model::{self, Block, Flow, Model, ModuleBlock};
+use unisono_nn::modules::{
     ActivationCheckpoint, Attention, Dropout, Gelu, Module, QueryKeyNorm, Residual, RotaryEmbedding,
     Sequential, SwiGlu,
 };
-use crate::parameter::{Registry, UnitId};
-use crate::pass::Pass;
-use crate::step_plan::Direction;
-use crate::tensor::Tensor;
-use crate::tensor_parallel::TensorParallel;
-use unisono::Communicator;
+use unisono_nn::parameter::{Registry, UnitId};
+use unisono_nn::pass::Pass;
+use unisono_nn::step_plan::Direction;
+use unisono_nn::tensor::Tensor;
+use unisono_parallel::experts::{ExpertParallel, ExpertShape, Experts, MixtureOfExperts};
+use unisono_parallel::tensor_parallel::TensorParallel;
 
 /// Decoder of blocks x + attention(norm x), x + feed-forward(norm x) (Radford et al., "Language
 /// models are unsupervised multitask learners", 2019).
@@ -111,7 +112,7 @@ impl Gpt {
     /// Computes the input of the head.
     fn features(&self, pass: &mut Pass<'_>, inputs: Vec<u32>, sequence: usize) -> Result<Tensor> {
         let batch = TokenBatch { inputs, targets: Vec::new(), sequence };
-        super::set_batches(self, pass, vec![Batch::new(batch)])?;
+        model::set_batches(self, pass, vec![Batch::new(batch)])?;
         let forward = |flow, unit| {
             pass.unit(UnitId(unit), Direction::Forward, |pass| self.block(UnitId(unit)).forward(pass, flow))
         };

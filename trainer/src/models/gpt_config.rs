@@ -1,11 +1,11 @@
 //! Dimensions and options of a GPT.
 
 use super::hugging_face::Family;
-use crate::error::{Error, Result};
-use crate::experts::Experts;
-use crate::nn::{self, LinearInit, Module, RopeConfig};
-use crate::parameter::Registry;
-use crate::tensor_parallel::{ParallelPlan, ParallelStyle};
+use unisono_nn::error::{Error, Result};
+use unisono_nn::modules::{self, LinearInit, Module, RopeConfig};
+use unisono_nn::parameter::Registry;
+use unisono_parallel::experts::Experts;
+use unisono_parallel::tensor_parallel::{ParallelPlan, ParallelStyle};
 
 /// Normalization layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,9 +19,9 @@ pub enum Norm {
 /// Feed-forward part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FeedForward {
-    /// [`Gelu::Tanh`](crate::nn::Gelu::Tanh) with 4 × width features, as in GPT-2.
+    /// [`Gelu::Tanh`](unisono_nn::modules::Gelu::Tanh) with 4 × width features, as in GPT-2.
     Gelu,
-    /// [`SwiGlu`](crate::nn::SwiGlu) with 8/3 × width features, as in Llama.
+    /// [`SwiGlu`](unisono_nn::modules::SwiGlu) with 8/3 × width features, as in Llama.
     SwiGlu,
 }
 
@@ -195,8 +195,8 @@ impl GptConfig {
     pub fn make_norm(&self, registry: &mut Registry, name: &str) -> Box<dyn Module> {
         let epsilon = self.norm_epsilon as f32;
         registry.scope(name, |registry| match self.norm {
-            Norm::Layer => Box::new(nn::Norm::layer(registry, self.width, epsilon)) as Box<dyn Module>,
-            Norm::Rms => Box::new(nn::Norm::rms(registry, self.width, epsilon)),
+            Norm::Layer => Box::new(modules::Norm::layer(registry, self.width, epsilon)) as Box<dyn Module>,
+            Norm::Rms => Box::new(modules::Norm::rms(registry, self.width, epsilon)),
         })
     }
 

@@ -1,7 +1,7 @@
 //! Sampling of the next token.
 
-use crate::random::{splitmix, unit_f64};
 use std::collections::BTreeSet;
+use unisono_nn::random::{splitmix, unit_f64};
 
 /// Method to choose the next token from logits: random, with the probabilities softmax(logits /
 /// temperature), among the most probable tokens.

@@ -5,17 +5,19 @@ mod golden;
 mod passes;
 
 use super::*;
-use crate::allocator::Allocator;
-use crate::data::Batch;
-use crate::nn::{ActivationCheckpoint, random_values};
-use crate::parameter::{Init, Inventory, ParameterId, Registry, UnitId};
-use crate::pass::Seeds;
-use crate::step_plan::Direction;
-use crate::strategy::{LocalStrategy, Strategy};
-use crate::tensor_parallel::TensorParallel;
-use crate::testing::BalanceLoss;
 use std::collections::HashSet;
 use std::sync::LazyLock;
+use unisono_nn::allocator::Allocator;
+use unisono_nn::batch::Batch;
+use unisono_nn::error::Result;
+use unisono_nn::model::*;
+use unisono_nn::modules::{ActivationCheckpoint, random_values};
+use unisono_nn::parameter::{Init, Inventory, ParameterId, Registry, UnitId};
+use unisono_nn::pass::{Pass, Seeds};
+use unisono_nn::step_plan::Direction;
+use unisono_nn::strategy::{LocalStrategy, Strategy};
+use unisono_nn::testing::BalanceLoss;
+use unisono_parallel::tensor_parallel::TensorParallel;
 
 /// Model with its parameters.
 struct Fixture<M> {
@@ -148,7 +150,7 @@ fn activation_checkpointing_is_exact_and_keeps_less() {
         let mut rig =
             gpt(GptConfig { activation_checkpointing: checkpoint, dropout: 0.1, layers: 6, ..small() });
         let loss = rig.forward_and_backward(&TOKENS);
-        let peak = rig.memory.usage(crate::allocator::AllocClass::Activations).peak;
+        let peak = rig.memory.usage(unisono_nn::allocator::AllocClass::Activations).peak;
         (loss, rig.strategy.gradients().to_vec(), peak)
     };
     let (plain, less) = (run(false), run(true));
@@ -163,7 +165,7 @@ fn second_step_reuses_memory_and_is_equal() {
     let made = rig.memory.fresh_allocations();
     assert_eq!(first, (rig.forward_and_backward(&TOKENS), rig.strategy.gradients().to_vec()));
     assert_eq!(rig.memory.fresh_allocations(), made);
-    assert_eq!(rig.memory.usage(crate::allocator::AllocClass::Activations).current, 0);
+    assert_eq!(rig.memory.usage(unisono_nn::allocator::AllocClass::Activations).current, 0);
 }
 
 #[test]

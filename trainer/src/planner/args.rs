@@ -2,13 +2,13 @@
 
 use crate::config::Config;
 use crate::cost::{BytesPerParam, Hardware, Link, ModelShape};
-use crate::error::{Error, Result};
-use crate::experts::Experts;
 use crate::models::GptConfig;
 use crate::planner::report::PlanReport;
 use crate::planner::topology::Topology;
 use crate::planner::{plot, presets, runs, tables, warnings};
 use std::path::PathBuf;
+use unisono_nn::error::{Error, Result};
+use unisono_parallel::experts::Experts;
 
 /// Model, hardware and batch of a plan.
 #[derive(Clone, Debug, clap::Args)]

@@ -2,9 +2,9 @@
 
 use crate::cost::Estimate;
 use crate::data::{BatchPlan, factors};
-use crate::error::{Error, Result};
-use crate::optim::LrScaling;
 use serde::Serialize;
+use unisono_nn::error::{Error, Result};
+use unisono_parallel::optimizer::LrScaling;
 
 /// Division of a global batch over ranks.
 #[derive(Clone, Debug, PartialEq, Serialize)]

@@ -2,10 +2,10 @@
 
 use crate::cost::format::time;
 use crate::cost::{ModelShape, ParallelConfig};
-use crate::error::Result;
 use crate::planner::rules::{Decision, Rule, reason};
 use crate::planner::search::{Candidate, Search};
 use std::cmp::Reverse;
+use unisono_nn::error::Result;
 
 /// Maximum step time of a less simple mesh, relative to that of a simpler one. A mesh that saves
 /// less is not worth its complexity.

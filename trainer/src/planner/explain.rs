@@ -1,15 +1,15 @@
 //! Formulas with the numbers of a plan.
 
-use crate::config::StrategyKind;
 use crate::cost::format::{row_of, sections, size, table, time};
 use crate::cost::{MAX_USEFUL_DATA_RANKS, bucket_count, effective_bandwidth, ring, tree};
-use crate::counted;
-use crate::ops::InstructionSets;
-use crate::parallel::ShardGroups;
-use crate::pipeline::{Order, StageCosts, play};
 use crate::planner::batch_recipe::scaled_rates;
 use crate::planner::counts::{attention_score_elements, expert_combinations};
 use crate::planner::report::{PlanReport, StrategyRow};
+use unisono_nn::counted;
+use unisono_nn::ops::InstructionSets;
+use unisono_parallel::data_parallel::ParallelKind;
+use unisono_parallel::data_parallel::ShardGroups;
+use unisono_parallel::pipeline::{Order, StageCosts, play};
 
 /// Returns all formulas.
 pub(crate) fn text(answer: &PlanReport) -> String {
@@ -31,12 +31,12 @@ fn sharing(answer: &PlanReport) -> String {
     let heading = row_of(["", "waits", "memory", "sent", "grows the batch", "ease"]);
     let row = |row: &StrategyRow| {
         let waits = match row.parallel.kind {
-            StrategyKind::Zero3 => "at every layer",
+            ParallelKind::Zero3 => "at every layer",
             _ => "once a step",
         };
         let ease = match row.parallel.kind {
-            StrategyKind::Bucketed => "a call after backward",
-            StrategyKind::Zero3 => "layers are announced",
+            ParallelKind::Replicated => "a call after backward",
+            ParallelKind::Zero3 => "layers are announced",
             _ => "an optimizer in shares",
         };
         let (kept, sent) = (size(row.kept_bytes.iter().sum()), size(row.sent_bytes.iter().sum()));

@@ -4,11 +4,11 @@
 //! sequences, or shard weights over more than [`MAX_USEFUL_DATA_RANKS`] ranks, only where a model
 //! needs it. Experts are divided between expert parallel ranks, and ZeRO shards everything else.
 
-use crate::config::StrategyKind;
 use crate::cost::{Hardware, MAX_USEFUL_DATA_RANKS, ModelShape, ParallelConfig};
 use crate::data::factors;
-use crate::mesh::{Degrees, Mesh};
-use crate::parallel::ShardGroups;
+use unisono_parallel::data_parallel::ParallelKind;
+use unisono_parallel::data_parallel::ShardGroups;
+use unisono_parallel::mesh::{Degrees, Mesh};
 
 /// Number of tokens from which a sequence counts as very long.
 pub(crate) const LONG_SEQUENCE: usize = 128 << 10;
@@ -98,17 +98,17 @@ pub(crate) fn expert_degrees(shape: &ModelShape, data: usize) -> Vec<usize> {
     if degrees.len() > 1 { degrees.split_off(1) } else { degrees }
 }
 
-fn strategies(shape: &ModelShape, data: usize, allowed: Allowed) -> Vec<StrategyKind> {
+fn strategies(shape: &ModelShape, data: usize, allowed: Allowed) -> Vec<ParallelKind> {
     if data == 1 {
-        return vec![StrategyKind::Bucketed];
+        return vec![ParallelKind::Replicated];
     }
     let shard_ranks = ShardGroups::new(shape.shard_ranks, data).shards;
     let few = shard_ranks <= MAX_USEFUL_DATA_RANKS || allowed == Allowed::Needed;
-    let goes = |kind: &StrategyKind| match kind {
-        StrategyKind::Zero3 => few,
+    let goes = |kind: &ParallelKind| match kind {
+        ParallelKind::Zero3 => few,
         kind => shape.experts() == 1 || kind.shards_gradients(),
     };
-    StrategyKind::ALL.into_iter().filter(goes).collect()
+    ParallelKind::ALL.into_iter().filter(goes).collect()
 }
 
 /// Returns 1, 2, 4 and so on, up to `most`.
@@ -132,7 +132,7 @@ impl ParallelConfig {
     ///
     /// # Errors
     /// Fails if the degrees do not divide their axes.
-    pub fn mesh(&self) -> crate::error::Result<Mesh> {
+    pub fn mesh(&self) -> unisono_nn::error::Result<Mesh> {
         Mesh::new(self.tensor * self.pipeline * self.data, self.degrees())
     }
 

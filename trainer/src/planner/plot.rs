@@ -2,11 +2,11 @@
 
 use crate::cost::StepTime;
 use crate::cost::format::time;
-use crate::counted;
 use crate::planner::report::PlanReport;
 use crate::planner::search::Candidate;
 use crate::planner::tables::mesh;
 use std::fmt::Write;
+use unisono_nn::counted;
 
 /// Parts of a step with their colors, from the left.
 const PARTS: [(&str, &str); 7] = [

@@ -7,8 +7,8 @@
 
 use crate::config::Context;
 use crate::cost::{BytesPerParam, ModelShape};
-use crate::experts::Experts;
 use crate::models::{Family, GptConfig};
+use unisono_parallel::experts::Experts;
 
 /// Dimensions of a published model.
 struct Preset {

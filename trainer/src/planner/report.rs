@@ -1,10 +1,8 @@
 //! Plan as numbers and as text.
 
-use crate::config::{Config, StrategyKind};
+use crate::config::Config;
 use crate::cost::format::{count, format_flops, sections, size, table, time};
 use crate::cost::{Estimate, ExchangeCosts, Hardware, Link, ModelShape, ParallelConfig, StepTime};
-use crate::counted;
-use crate::error::{Error, Result};
 use crate::models::GptConfig;
 use crate::planner::batch_recipe::BatchRecipe;
 use crate::planner::choice::choose;
@@ -14,10 +12,13 @@ use crate::planner::throughput::Throughput;
 use crate::planner::tree::decide;
 use crate::planner::{explain, tables, warnings};
 use serde::Serialize;
+use unisono_nn::counted;
+use unisono_nn::error::{Error, Result};
+use unisono_parallel::data_parallel::ParallelKind;
 
 /// Strategies that a plan compares.
-const KINDS: [StrategyKind; 4] =
-    [StrategyKind::Bucketed, StrategyKind::Zero1, StrategyKind::Zero2, StrategyKind::Zero3];
+const KINDS: [ParallelKind; 4] =
+    [ParallelKind::Replicated, ParallelKind::Zero1, ParallelKind::Zero2, ParallelKind::Zero3];
 
 /// Returns the GB of `parameters` in 16 bits: 2 per billion.
 pub fn gigabytes(parameters: f64) -> f64 {

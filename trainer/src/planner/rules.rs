@@ -1,11 +1,12 @@
 //! Leaves of the decision tree for the strategy of a model on some hardware, and rules of thumb.
 
-use crate::config::{Config, StrategyKind};
+use crate::config::Config;
 use crate::cost::{MAX_USEFUL_DATA_RANKS, ModelShape, ParallelConfig};
 use crate::planner::meshes::LONG_SEQUENCE;
 use crate::planner::tree::Remedy;
 use crate::train;
 use serde::Serialize;
+use unisono_parallel::data_parallel::ParallelKind;
 
 /// Leaf of the decision tree, and the remedy that it stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -55,11 +56,11 @@ impl Rule {
             _ if context > 1 => Self::Context,
             _ if pipeline > 1 => Self::Pipeline,
             _ if tensor > 1 => Self::Tensor,
-            StrategyKind::Bucketed => Self::Ddp,
-            StrategyKind::Zero1 => Self::Zero1,
-            StrategyKind::Zero2 if parallel.activation_checkpointing => Self::Checkpointing,
-            StrategyKind::Zero2 => Self::ShardGradOp,
-            StrategyKind::Zero3 => Self::FullShard,
+            ParallelKind::Replicated => Self::Ddp,
+            ParallelKind::Zero1 => Self::Zero1,
+            ParallelKind::Zero2 if parallel.activation_checkpointing => Self::Checkpointing,
+            ParallelKind::Zero2 => Self::ShardGradOp,
+            ParallelKind::Zero3 => Self::FullShard,
         }
     }
 }

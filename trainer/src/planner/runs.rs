@@ -1,16 +1,16 @@
 //! Meshes as runs: their configurations, exact memory, and measured steps.
 
-use crate::allocator::AllocClass;
 use crate::config::{Config, Pipeline};
 use crate::cost::{Hardware, core_seconds, in_memory};
-use crate::error::Result;
 use crate::output_file::OutputFile;
-use crate::parallel::ReduceFrequency;
 use crate::planner::search::{Candidate, Search};
 use crate::train::{DryRun, Run, local_worlds};
 use std::path::Path;
 use std::thread;
 use unisono::Communicator;
+use unisono_nn::allocator::AllocClass;
+use unisono_nn::error::Result;
+use unisono_parallel::data_parallel::ReduceFrequency;
 
 impl Candidate {
     /// Returns `config` with this mesh, strategy and batch: a configuration for as many ranks. The
@@ -157,7 +157,7 @@ fn rank_steps(config: &Config, world: Communicator, steps: usize) -> Result<Rank
 /// Fails as a run of one rank does.
 pub fn model_flops(config: &Config) -> Result<f64> {
     let mut single = config.clone();
-    (single.mesh, single.pipeline) = (crate::mesh::Degrees::default(), Pipeline::default());
+    (single.mesh, single.pipeline) = (unisono_parallel::mesh::Degrees::default(), Pipeline::default());
     (single.data.breadth_first, single.data.global_batch) = (1, single.data.micro_batch);
     single.strategy.shard_ranks = 0;
     let flops = DryRun::new(&single, 1)?.flops();

@@ -3,10 +3,10 @@
 use crate::config::Config;
 use crate::cost::ParallelConfig;
 use crate::cost::format::{row_of, size, table, time};
-use crate::error::Result;
 use crate::planner::report::PlanReport;
 use crate::planner::search::Candidate;
 use crate::planner::tree::has_few_ranks;
+use unisono_nn::error::Result;
 
 /// Number of alternatives in a table.
 const ROWS: usize = 6;

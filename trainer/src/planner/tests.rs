@@ -1,16 +1,16 @@
 //! Tests of the formulas by worked examples.
 
 use crate::config::Config;
-use crate::config::StrategyKind::{self, Bucketed, Zero1, Zero2, Zero3};
 use crate::cost::{
     BytesPerParam, Estimate, Hardware, Link, Measurement, ModelShape, ParallelConfig, StepTime, bucket_count,
     effective_bandwidth, ring, tree,
 };
-use crate::error::Error;
-use crate::mesh::{Degrees, Mesh};
-use crate::pipeline::{Order, StageCosts, Timeline, play};
 use crate::planner::*;
 use crate::train::DryRun;
+use unisono_nn::error::Error;
+use unisono_parallel::data_parallel::ParallelKind::{self, Replicated, Zero1, Zero2, Zero3};
+use unisono_parallel::mesh::{Degrees, Mesh};
+use unisono_parallel::pipeline::{Order, StageCosts, Timeline, play};
 
 mod models;
 
@@ -21,7 +21,7 @@ fn near(found: f64, expected: f64) -> bool {
 }
 
 /// Returns pure data parallelism with this strategy.
-fn parallel(kind: StrategyKind, ranks: usize) -> ParallelConfig {
+fn parallel(kind: ParallelKind, ranks: usize) -> ParallelConfig {
     ParallelConfig { kind, ..ParallelConfig::replicated(ranks) }
 }
 
@@ -119,7 +119,7 @@ fn batch_of_4m_tokens_at_4096_is_1024_samples() {
 #[test]
 fn max_micro_batch_fills_free_memory() {
     let (shape, hardware) = (&billions(1.0), &hardware("a100-80", 8));
-    let estimate = Estimate { shape, hardware, parallel: parallel(Bucketed, 8) };
+    let estimate = Estimate { shape, hardware, parallel: parallel(Replicated, 8) };
     let most = estimate.max_micro_batch();
     assert!(most > 0 && estimate.needed(most) <= hardware.usable_memory());
     assert!(estimate.needed(most + 1) > hardware.usable_memory());
@@ -145,7 +145,10 @@ fn training_keeps_16_or_20_bytes_per_parameter() {
 fn zero_stages_shard_state_gradients_weights() {
     let total = |kind, bytes: BytesPerParam| bytes.group(1.0, 1).kept(kind, 64).iter().sum::<f64>();
     let mixed = BytesPerParam::mixed(4.0, false);
-    assert_eq!([Bucketed, Zero1, Zero2, Zero3].map(|kind| total(kind, mixed)), [16.0, 4.1875, 2.21875, 0.25]);
+    assert_eq!(
+        [Replicated, Zero1, Zero2, Zero3].map(|kind| total(kind, mixed)),
+        [16.0, 4.1875, 2.21875, 0.25]
+    );
     assert_eq!(total(Zero3, BytesPerParam::mixed(4.0, true)), 0.25 + 4.0 / 64.0);
 }
 
@@ -153,7 +156,7 @@ fn zero_stages_shard_state_gradients_weights() {
 fn zero3_sends_half_as_much_again() {
     let bytes = BytesPerParam::mixed(4.0, false);
     let sent = |kind| bytes.group(0.5, 1).sent(kind, 64).map(|bytes| bytes * 64.0 / 63.0);
-    assert_eq!(sent(Bucketed), [0.0, 2.0, 0.0]);
+    assert_eq!(sent(Replicated), [0.0, 2.0, 0.0]);
     assert_eq!((sent(Zero1), sent(Zero2)), ([0.0, 1.0, 1.0], [0.0, 1.0, 1.0]));
     assert_eq!(sent(Zero3), [1.0, 2.0, 0.0]);
     // With accumulation, weights are gathered for every micro-batch.
@@ -183,7 +186,7 @@ fn activations_scale_with_every_dimension() {
     assert!((twice(&|shape| shape.gpt.width *= 2) - 2.0).abs() < 0.01);
     assert!((twice(&|shape| shape.gpt.layers *= 2) - 2.0).abs() < 0.02);
     let hardware = hardware("a100-80", 64);
-    for kind in [Bucketed, Zero1, Zero2, Zero3] {
+    for kind in [Replicated, Zero1, Zero2, Zero3] {
         let estimate = Estimate { shape: &unchanged, hardware: &hardware, parallel: parallel(kind, 64) };
         let eight = estimate.needed(8) - estimate.needed(0);
         assert!(near(eight, 8.0 * bytes_of(&unchanged)), "{kind:?} does not cut them");
@@ -198,7 +201,7 @@ fn plan_of_config_matches_dry_run() {
     let (shape, counted) = (ModelShape::from_config(&config).unwrap(), DryRun::new(&config, 2).unwrap());
     let hardware = hardware("a100-80", 2);
     assert!(near(shape.flops() * config.data.global_batch as f64 / 2.0, counted.flops()));
-    for kind in [Bucketed, Zero1, Zero2, Zero3] {
+    for kind in [Replicated, Zero1, Zero2, Zero3] {
         let estimate = Estimate { shape: &shape, hardware: &hardware, parallel: parallel(kind, 2) };
         let [weights, gradients, state, activations, _] = counted.memory(kind).map(|bytes| bytes as f64);
         for (found, counted) in estimate.kept().into_iter().zip([weights, gradients, state]) {
@@ -303,7 +306,7 @@ fn fitting_model_is_replicated() {
 }
 
 /// Returns leaf, strategy and recomputation of a decision.
-fn leaf(decision: &Decision) -> (Rule, StrategyKind, bool) {
+fn leaf(decision: &Decision) -> (Rule, ParallelKind, bool) {
     (decision.rule, decision.parallel.kind, decision.parallel.activation_checkpointing)
 }
 
@@ -311,7 +314,7 @@ fn leaf(decision: &Decision) -> (Rule, StrategyKind, bool) {
 fn remedies_are_proposed_from_cheapest_to_dearest() {
     let short = |shape: &mut ModelShape| shape.gpt.context = 1024;
     let leaf_of = |billions, change: fn(&mut ModelShape)| leaf(&decided(billions, "a100-80", 64, change));
-    assert_eq!(leaf_of(1.3, |_| ()), (Rule::Ddp, Bucketed, false));
+    assert_eq!(leaf_of(1.3, |_| ()), (Rule::Ddp, Replicated, false));
     assert_eq!(leaf_of(7.0, short), (Rule::Zero1, Zero1, false));
     assert_eq!(leaf_of(20.0, short), (Rule::ShardGradOp, Zero2, false));
     assert_eq!(leaf_of(20.0, |_| ()), (Rule::Checkpointing, Zero2, true));

@@ -1,10 +1,10 @@
 //! File that describes hosts and links.
 
 use crate::cost::{Hardware, Link};
-use crate::error::Result;
 use crate::file_kind;
 use serde::Deserialize;
 use std::path::Path;
+use unisono_nn::error::Result;
 
 /// Hosts with equally many ranks, and the links among the ranks.
 #[derive(Clone, Debug, Deserialize)]

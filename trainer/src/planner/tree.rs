@@ -5,15 +5,15 @@
 //! parallel groups within a host, and pipeline stages across hosts (Narayanan et al., "Efficient
 //! large-scale language model training on GPU clusters", SC 2021).
 
-use crate::config::StrategyKind;
 use crate::cost::format::size;
 use crate::cost::{Estimate, Hardware, MAX_USEFUL_DATA_RANKS, ModelShape, ParallelConfig};
-use crate::counted;
-use crate::error::{Error, Result};
-use crate::parallel::ShardGroups;
 use crate::planner::meshes::{LONG_SEQUENCE, expert_degrees, powers_of_two, tensor_degrees};
 use crate::planner::rules::{Decision, Rule, reason};
 use serde::Serialize;
+use unisono_nn::counted;
+use unisono_nn::error::{Error, Result};
+use unisono_parallel::data_parallel::ParallelKind;
+use unisono_parallel::data_parallel::ShardGroups;
 
 /// Remedy that the tree tried.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -59,7 +59,7 @@ pub fn decide(shape: &ModelShape, hardware: &Hardware) -> Result<Decision> {
 /// Returns true unless ZeRO-3 shards weights over more ranks than computation can hide.
 pub(super) fn has_few_ranks(parallel: &ParallelConfig, shape: &ModelShape) -> bool {
     let shard_ranks = ShardGroups::new(shape.shard_ranks, parallel.data).shards;
-    parallel.kind != StrategyKind::Zero3 || shard_ranks <= MAX_USEFUL_DATA_RANKS
+    parallel.kind != ParallelKind::Zero3 || shard_ranks <= MAX_USEFUL_DATA_RANKS
 }
 
 /// Model and hardware of a decision.
@@ -73,12 +73,12 @@ struct Tree<'a> {
 impl Tree<'_> {
     fn dense(&self) -> Vec<(Rule, ParallelConfig)> {
         let data = [
-            (Rule::Ddp, StrategyKind::Bucketed, false),
-            (Rule::Zero1, StrategyKind::Zero1, false),
-            (Rule::ShardGradOp, StrategyKind::Zero2, false),
-            (Rule::Checkpointing, StrategyKind::Zero2, true),
-            (Rule::FullShard, StrategyKind::Zero3, false),
-            (Rule::FullShard, StrategyKind::Zero3, true),
+            (Rule::Ddp, ParallelKind::Replicated, false),
+            (Rule::Zero1, ParallelKind::Zero1, false),
+            (Rule::ShardGradOp, ParallelKind::Zero2, false),
+            (Rule::Checkpointing, ParallelKind::Zero2, true),
+            (Rule::FullShard, ParallelKind::Zero3, false),
+            (Rule::FullShard, ParallelKind::Zero3, true),
         ];
         let data = data.map(|(rule, kind, activation_checkpointing)| {
             (rule, ParallelConfig { kind, activation_checkpointing, ..self.whole })
@@ -118,7 +118,7 @@ impl Tree<'_> {
     /// Returns ZeRO-3 over the data ranks of these degrees.
     fn sharded(&self, tensor: usize, pipeline: usize) -> ParallelConfig {
         let data = self.hardware.ranks / (tensor * pipeline);
-        ParallelConfig { kind: StrategyKind::Zero3, tensor, pipeline, data, ..self.whole }
+        ParallelConfig { kind: ParallelKind::Zero3, tensor, pipeline, data, ..self.whole }
     }
 
     fn most_tensor(&self) -> usize {

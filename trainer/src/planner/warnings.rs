@@ -1,12 +1,13 @@
 //! Warnings about likely problems of a plan.
 
-use crate::config::{Config, StrategyKind};
+use crate::config::Config;
 use crate::cost::format::size;
 use crate::cost::{Estimate, Hardware, ParallelConfig, StepTime, many_data_ranks};
-use crate::error::Result;
-use crate::mesh::Mesh;
 use crate::planner::batch_recipe::{BatchRecipe, scaled_rates};
 use crate::planner::report::StrategyRow;
+use unisono_nn::error::Result;
+use unisono_parallel::data_parallel::ParallelKind;
+use unisono_parallel::mesh::Mesh;
 
 /// Returns the warnings about a plan, one per line.
 pub(crate) fn all(
@@ -48,7 +49,7 @@ fn activations(estimate: &Estimate<'_>) -> Option<String> {
 /// that it reduces them several times.
 fn many_accumulation_steps(cut: &ParallelConfig, recipe: Option<&BatchRecipe>) -> Option<String> {
     let times = recipe?.accumulation;
-    let reduces = matches!(cut.kind, StrategyKind::Zero2 | StrategyKind::Zero3);
+    let reduces = matches!(cut.kind, ParallelKind::Zero2 | ParallelKind::Zero3);
     (reduces && times > 1).then(|| match cut.reduces_each {
         true => format!(
             "accumulation {times}: gradients are reduced {times} times, so that no rank keeps whole ones"

@@ -1,11 +1,11 @@
 //! Losses and metrics of blocks, averaged over ranks.
 
-use crate::error::{Error, Result};
-use crate::experts::Experts;
-use crate::pass::AddedSums;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use unisono::Communicator;
+use unisono_nn::error::{Error, Result};
+use unisono_nn::pass::AddedSums;
+use unisono_parallel::experts::Experts;
 
 /// Values that blocks have added in a step, by name.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -113,8 +113,8 @@ impl AddedNames {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::run_ranks;
     use unisono::Avg;
+    use unisono_nn::testing::run_ranks;
 
     #[test]
     fn names_of_single_ranks_are_known_to_all() {

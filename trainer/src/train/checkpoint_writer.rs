@@ -1,10 +1,10 @@
 //! Checkpoints written by a thread while training goes on.
 
 use crate::checkpoint::Snapshot;
-use crate::error::{Error, Result};
 use std::path::PathBuf;
 use std::thread::JoinHandle;
 use unisono::Communicator;
+use unisono_nn::error::{Error, Result};
 
 /// Thread that writes checkpoints, over a communicator of its own.
 #[derive(Default)]

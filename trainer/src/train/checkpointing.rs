@@ -2,12 +2,12 @@
 
 use crate::checkpoint::{self, Manifest, RunFiles, RunSetup, SavedBy, Snapshot, TrainProgress};
 use crate::config::{ChangedKey, Config};
-use crate::device::Device;
-use crate::error::{Error, Result};
-use crate::mesh::{GroupKind, MeshGroups};
 use crate::train::run::Run;
 use std::path::{Path, PathBuf};
 use unisono::Communicator;
+use unisono_nn::device::Device;
+use unisono_nn::error::{Error, Result};
+use unisono_parallel::mesh::{GroupKind, MeshGroups};
 
 impl Run {
     /// Saves the state needed to resume, and returns the folder of the checkpoint. With

@@ -1,13 +1,14 @@
 //! Warnings about valid settings that are probably unintended.
 
 use crate::available_memory::host_memory;
-use crate::config::{Config, StrategyKind};
+use crate::config::Config;
 use crate::cost;
 use crate::data::{BatchPlan, LastBatch};
-use crate::mesh::Mesh;
-use crate::optim::LrScaling;
-use crate::parallel::ShardGroups;
 use crate::train::pretrained;
+use unisono_parallel::data_parallel::ParallelKind;
+use unisono_parallel::data_parallel::ShardGroups;
+use unisono_parallel::mesh::Mesh;
+use unisono_parallel::optimizer::LrScaling;
 
 /// Returns the warnings for a run whose ranks need `bytes` bytes each, one per line.
 pub(super) fn all(config: &Config, mesh: &Mesh, batch: &BatchPlan, bytes: usize) -> String {
@@ -29,7 +30,7 @@ pub(super) fn all(config: &Config, mesh: &Mesh, batch: &BatchPlan, bytes: usize)
 
 fn many_data_ranks(config: &Config, mesh: &Mesh) -> Option<String> {
     let (strategy, data) = (&config.strategy, mesh.data_size());
-    match strategy.uses(|kind| kind == StrategyKind::Zero3) {
+    match strategy.uses(|kind| kind == ParallelKind::Zero3) {
         true => {
             let groups = ShardGroups::new(strategy.shard_ranks, data);
             let warning = cost::many_data_ranks(groups.shards, "gathering weights")?;
@@ -41,7 +42,7 @@ fn many_data_ranks(config: &Config, mesh: &Mesh) -> Option<String> {
 
 fn accumulation(config: &Config, batch: &BatchPlan) -> Option<String> {
     let times = batch.pass_count();
-    let gathers = config.strategy.uses(|kind| kind == StrategyKind::Zero3);
+    let gathers = config.strategy.uses(|kind| kind == ParallelKind::Zero3);
     (gathers && times > 1).then(|| {
         format!("zero3 gathers all weights {times} times in a step: more data ranks or a larger data.micro_batch come before accumulation, and data.breadth_first = {} would gather them once", batch.accumulation)
     })
@@ -70,7 +71,7 @@ fn padding(config: &Config) -> Option<String> {
 }
 
 fn buckets(config: &Config, mesh: &Mesh) -> Option<String> {
-    let is_small = config.strategy.kind == StrategyKind::Bucketed && config.strategy.bucket_mb < 1.0;
+    let is_small = config.strategy.kind == ParallelKind::Replicated && config.strategy.bucket_mb < 1.0;
     (is_small && mesh.data_size() > 1).then(|| {
         format!(
             "strategy.bucket_mb = {}: small buckets are bound by latency; 25 is usual",
@@ -80,7 +81,7 @@ fn buckets(config: &Config, mesh: &Mesh) -> Option<String> {
 }
 
 fn prefetch(config: &Config) -> Option<String> {
-    let gathers = config.strategy.uses(|kind| kind == StrategyKind::Zero3);
+    let gathers = config.strategy.uses(|kind| kind == ParallelKind::Zero3);
     let waits = gathers && config.strategy.prefetch == 0;
     waits.then(|| "strategy.prefetch = 0: every unit waits for its weights; 1 hides it".to_owned())
 }

@@ -1,12 +1,14 @@
 //! Data of a run: numbered sequences of tokens.
 
 use crate::config::{Config, Data, DataKind};
-use crate::data::{DatasetId, SequenceChunk, TokenBatch, TokenFile, TokenWindows, text};
-use crate::error::{Error, Result};
+use crate::data::{DatasetId, TokenFile, TokenWindows, text};
 use crate::progress::WorkProgress;
-use crate::random::{hash_iter, hash_numbers};
 use std::path::Path;
 use std::sync::Arc;
+use unisono_nn::batch::TokenBatch;
+use unisono_nn::error::{Error, Result};
+use unisono_nn::placement::SequenceChunk;
+use unisono_nn::random::{hash_iter, hash_numbers};
 
 /// Training and validation data of a run.
 pub struct DataLoader {

@@ -1,19 +1,20 @@
 //! Predicts memory, traffic and computation of a run on any number of ranks, in one process.
 
 use super::{config_lints, launch, refusals, setup};
-use crate::allocator::AllocClass;
-use crate::config::{Config, StrategyKind, new_model_with_experts};
+use crate::config::{Config, new_model_with_experts};
 use crate::cost::format::{sections, table};
 use crate::cost::{CostModel, Traffic, flops_per_sample, in_memory};
-use crate::counted;
 use crate::data::BatchPlan;
-use crate::error::Result;
-use crate::experts::ExpertParallel;
-use crate::mesh::{Mesh, MeshOnHosts};
-use crate::parameter::{Inventory, Parameter};
-use crate::process_group::ProcessGroup;
 use crate::stages::Stages;
 use unisono::Communicator;
+use unisono_nn::allocator::AllocClass;
+use unisono_nn::counted;
+use unisono_nn::error::Result;
+use unisono_nn::parameter::{Inventory, Parameter};
+use unisono_nn::process_group::ProcessGroup;
+use unisono_parallel::data_parallel::ParallelKind;
+use unisono_parallel::experts::ExpertParallel;
+use unisono_parallel::mesh::{Mesh, MeshOnHosts};
 
 /// Prediction of a run, without its execution.
 pub struct DryRun {
@@ -27,7 +28,7 @@ pub struct DryRun {
     /// Parameters of each rank of a pipeline.
     of_stages: Vec<Inventory>,
     /// Strategy of each unit.
-    units: Vec<StrategyKind>,
+    units: Vec<ParallelKind>,
 }
 
 impl DryRun {
@@ -58,7 +59,7 @@ impl DryRun {
     /// Shows the mesh on hosts of `per_host` consecutive ranks each.
     ///
     /// # Errors
-    /// [`Error::Invalid`](crate::error::Error::Invalid) if `per_host` is 0.
+    /// [`Error::Invalid`](unisono_nn::error::Error::Invalid) if `per_host` is 0.
     pub fn on_hosts(self, per_host: usize) -> Result<Self> {
         Ok(Self { hosts: Some(MeshOnHosts::even(self.mesh, per_host)?), ..self })
     }
@@ -79,13 +80,13 @@ impl DryRun {
 
     /// Returns the bytes that each rank keeps with a strategy: weights, gradients, optimizer state,
     /// peak of activations, and offloaded state. The largest pipeline stage counts.
-    pub fn memory(&self, kind: StrategyKind) -> [usize; 5] {
+    pub fn memory(&self, kind: ParallelKind) -> [usize; 5] {
         self.memory_with(&self.all_units(kind))
     }
 
     /// Returns the bytes that each rank sends per step with a strategy. The pipeline stage that
     /// sends most counts.
-    pub fn traffic(&self, kind: StrategyKind) -> Traffic {
+    pub fn traffic(&self, kind: ParallelKind) -> Traffic {
         self.traffic_with(&self.all_units(kind))
     }
 
@@ -112,17 +113,17 @@ impl DryRun {
         of_sample * self.batch.global() as f64 / self.mesh.world_size() as f64
     }
 
-    fn memory_with(&self, units: &[StrategyKind]) -> [usize; 5] {
+    fn memory_with(&self, units: &[ParallelKind]) -> [usize; 5] {
         let predictions = self.cost_models().map(|model| model.memory(units));
         predictions.max_by_key(|&memory| in_memory(memory)).expect("a stage")
     }
 
-    fn traffic_with(&self, units: &[StrategyKind]) -> Traffic {
+    fn traffic_with(&self, units: &[ParallelKind]) -> Traffic {
         let predictions = self.cost_models().map(|model| model.traffic(units));
         predictions.max_by(|left, right| left.total().total_cmp(&right.total())).expect("a stage")
     }
 
-    fn all_units(&self, kind: StrategyKind) -> Vec<StrategyKind> {
+    fn all_units(&self, kind: ParallelKind) -> Vec<ParallelKind> {
         vec![kind; self.units.len()]
     }
 
@@ -156,7 +157,7 @@ impl DryRun {
     /// Returns a table that compares all strategies.
     fn comparison(&self) -> String {
         let uniform = self.units.iter().all(|&kind| kind == self.units[0]).then_some(self.units[0]);
-        let row = |name: &str, units: &[StrategyKind], is_own: bool, alias: Option<&str>| {
+        let row = |name: &str, units: &[ParallelKind], is_own: bool, alias: Option<&str>| {
             let (memory, traffic) = (self.memory_with(units), self.traffic_with(units));
             let sums = [in_memory(memory) as f64, traffic.total()];
             let bytes = memory.map(|bytes| bytes as f64).into_iter().chain(sums);
@@ -166,7 +167,7 @@ impl DryRun {
         };
         let heads = AllocClass::ALL[..5].iter().map(|class| class.name()).chain(["in memory", "sent"]);
         let heads = std::iter::once("").chain(heads).map(str::to_owned).collect();
-        let kinds = StrategyKind::ALL.iter().map(|kind| {
+        let kinds = ParallelKind::ALL.iter().map(|kind| {
             row(kind.name(), &self.all_units(*kind), uniform == Some(*kind), kind.pytorch_name())
         });
         let mixed = uniform.is_none().then(|| row("strategy.units", &self.units, true, None));

@@ -3,20 +3,22 @@
 use crate::checkpoint::ModelFiles;
 use crate::config::Config;
 use crate::data::special_tokens::GENERATION_CONFIG;
-use crate::data::{SequenceChunk, TextCodec, text};
-use crate::error::{Error, Result};
-use crate::mesh::{GroupKind, Phase};
+use crate::data::{TextCodec, text};
 use crate::models::hugging_face::{self, GenerationSettings, RANDOM};
-use crate::models::{self, Gpt, Model, Sampling};
-use crate::pass::{Pass, Seeds};
-use crate::pipeline::{self, Program};
-use crate::step_plan::StepPlan;
-use crate::strategy::HostStrategy;
+use crate::models::{Gpt, Sampling};
 use crate::train::report::print_line;
 use crate::train::restored::Restored;
 use crate::train::run::Run;
 use std::path::Path;
 use unisono::Communicator;
+use unisono_nn::error::{Error, Result};
+use unisono_nn::model::{self, Model};
+use unisono_nn::pass::{Pass, Seeds};
+use unisono_nn::placement::SequenceChunk;
+use unisono_nn::step_plan::StepPlan;
+use unisono_nn::strategy::HostStrategy;
+use unisono_parallel::mesh::{GroupKind, Phase};
+use unisono_parallel::pipeline::{self, Program};
 use unisono_transports::text::printable;
 
 /// Number of tokens of a text if neither the checkpoint nor the caller has one.
@@ -161,7 +163,7 @@ fn next_logits(
 ) -> Result<Vec<f32>> {
     pass.begin_step(&program.plan)?;
     let Some(stages) = stages else {
-        let output = models::run_forward(gpt, pass, &program.plan)?;
+        let output = model::run_forward(gpt, pass, &program.plan)?;
         return gpt.next_logits(pass, output);
     };
     let mut logits = match pipeline::run_forward_program(gpt, pass, program, stages)? {

@@ -2,20 +2,21 @@
 
 use super::data_loader::DataLoader;
 use super::report::{print_line, with_separators};
-use crate::config::{Config, DeviceKind, Strategy, StrategyKind};
+use crate::config::{Config, DeviceKind, Strategy};
 use crate::cost::{CostModel, classes_in_memory, in_memory};
-use crate::counted;
 use crate::models::{Family, GptConfig};
-use crate::ops::InstructionSets;
-use crate::parameter::{Parameter, ShardSpec, Unit};
 use std::fmt;
+use unisono_nn::counted;
+use unisono_nn::ops::InstructionSets;
+use unisono_nn::parameter::{Parameter, ShardSpec, Unit};
+use unisono_parallel::data_parallel::ParallelKind;
 
 /// Description of a run in a few lines.
 pub(super) struct RunHeader<'a> {
     pub(super) plan: &'a CostModel<'a>,
     pub(super) loader: &'a DataLoader,
     /// Strategy of each unit of the model.
-    pub(super) units: &'a [StrategyKind],
+    pub(super) units: &'a [ParallelKind],
     /// Predicted bytes of a rank by class.
     pub(super) formulas: [usize; 5],
 }
@@ -168,7 +169,7 @@ impl RunHeader<'_> {
     fn strategy(&self) -> String {
         let units: Vec<_> = self.units.iter().zip(&self.plan.inventory.units).collect();
         let runs: Vec<_> = units.chunk_by(|unit, next| unit.0 == next.0).collect();
-        let part = |run: &&[(&StrategyKind, &Unit)]| match run {
+        let part = |run: &&[(&ParallelKind, &Unit)]| match run {
             [(kind, _), ..] if runs.len() == 1 => kind.name().to_owned(),
             [(kind, first), .., (_, last)] => format!("{} for {} to {}", kind.name(), first.name, last.name),
             [(kind, only)] => format!("{} for {}", kind.name(), only.name),

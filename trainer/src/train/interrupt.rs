@@ -1,13 +1,13 @@
 //! Requests to a run from outside, by a signal or by the program: to end early, or to save.
 
 use super::report::print_line;
-use crate::error::{Error, Result};
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 use unisono::bootstrap::RankInfo;
+use unisono_nn::error::{Error, Result};
 use unisono_transports::sys::signals::without_ignored;
 
 /// Request to end a run after its current step, or to save a checkpoint then. Clones share it.

@@ -1,11 +1,11 @@
 //! Starts the ranks of a run: threads of this process, or processes described by the environment.
 
 use crate::config::{Config, DeviceKind};
-use crate::error::{Error, Result};
 use crate::train::train_loop::{TrainResult, run_rank};
 use crate::train::{DryRun, Interrupt};
 use std::thread;
 use unisono::{Communicator, ReductionOrder};
+use unisono_nn::error::{Error, Result};
 
 /// Trains on `ranks` threads of this process.
 ///
@@ -61,7 +61,7 @@ pub(super) fn check_thread_count(ranks: usize) -> Result<()> {
 pub fn train_from_env(config: &Config, interrupt: &Interrupt) -> Result<(TrainResult, bool)> {
     // The value is used later. It is checked here, before ranks meet, because the others would wait
     // for a rank that fails after that.
-    crate::device::local_rank(|name| std::env::var(name).ok())?;
+    unisono_nn::device::local_rank(|name| std::env::var(name).ok())?;
     let world =
         Communicator::builder().config(&communicator_config(config)?).from_env().map_err(start_error)?;
     DryRun::new(config, world.size())?;

@@ -1,13 +1,14 @@
 //! Refuses a run that does not fit in the memory of a host, before anything large is allocated.
 
 use crate::available_memory::{available_addresses, available_memory};
-use crate::config::{Config, DeviceKind, StrategyKind};
+use crate::config::{Config, DeviceKind};
 use crate::cost::{CostModel, classes_in_memory, in_memory};
-use crate::counted;
 use crate::data::BatchPlan;
-use crate::error::{Error, Result};
-use crate::mesh::HostId;
 use unisono::Communicator;
+use unisono_nn::counted;
+use unisono_nn::error::{Error, Result};
+use unisono_parallel::data_parallel::ParallelKind;
+use unisono_parallel::mesh::HostId;
 
 const GIB: f64 = (1 << 30) as f64;
 
@@ -96,14 +97,14 @@ impl Room {
             let words: Vec<_> = changes.iter().map(|change| change.words()).collect();
             self.fits(bytes).then(|| format!("{} ({} each)", words.join(" "), gib(bytes)))
         };
-        let kinds = StrategyKind::ALL.into_iter().filter(|kind| kind.shards_state()).map(Change::Strategy);
+        let kinds = ParallelKind::ALL.into_iter().filter(|kind| kind.shards_state()).map(Change::Strategy);
         let kinds = kinds.filter(|_| plan.mesh.data_size() > 1);
         let single: Vec<_> = kinds.chain([Change::Recompute, Change::SingleSamples]).collect();
         let found: Vec<_> = single.iter().filter_map(|&change| fitting(&[change])).collect();
         match found.is_empty() {
             true => {
                 let combined =
-                    [Change::Strategy(StrategyKind::Zero3), Change::Recompute, Change::SingleSamples];
+                    [Change::Strategy(ParallelKind::Zero3), Change::Recompute, Change::SingleSamples];
                 fitting(&combined).into_iter().collect()
             }
             false => found,
@@ -114,7 +115,7 @@ impl Room {
 /// Change of a configuration that saves memory.
 #[derive(Clone, Copy)]
 enum Change {
-    Strategy(StrategyKind),
+    Strategy(ParallelKind),
     Recompute,
     SingleSamples,
 }

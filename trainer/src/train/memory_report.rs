@@ -1,7 +1,7 @@
 //! Memory of a rank by class, measured and predicted.
 
-use crate::allocator::{AllocClass, Allocator};
 use std::fmt;
+use unisono_nn::allocator::{AllocClass, Allocator};
 
 /// Bytes of each class, between backward and step.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

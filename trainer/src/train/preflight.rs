@@ -2,10 +2,10 @@
 
 use crate::checkpoint;
 use crate::config::Config;
-use crate::error::{Error, Result};
 use crate::train::run::Run;
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::Path;
+use unisono_nn::error::{Error, Result};
 
 impl Run {
     /// Refuses to start if checkpoints of another run would be mixed with this run's, or an output

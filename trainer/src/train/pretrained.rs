@@ -4,17 +4,17 @@ use crate::checkpoint::{ModelFiles, SavedBy};
 use crate::config::Config;
 use crate::data::special_tokens::{GENERATION_CONFIG, MODEL_CONFIG, TOKENIZER_CONFIG};
 use crate::data::{TOKENIZER, Tokenizer, text};
-use crate::device::Device;
-use crate::error::{Error, Result};
 use crate::models::hugging_face::{self, FileOptions, Layout, Provenance};
 use crate::models::{Family, GptConfig};
 use crate::output_file::OutputFile;
-use crate::parameter::Dtype;
 use crate::train::checkpointing::saved_by;
 use crate::train::restored::Restored;
 use crate::train::run::Run;
 use std::ops::RangeInclusive;
 use std::path::Path;
+use unisono_nn::device::Device;
+use unisono_nn::error::{Error, Result};
+use unisono_nn::parameter::Dtype;
 use unisono_transports::text::printable;
 
 /// Writes the model of a checkpoint, or of the last of several checkpoints, to the folder `to` in

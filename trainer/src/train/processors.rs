@@ -2,10 +2,10 @@
 
 use super::setup;
 use crate::config::{Config, DeviceKind, OptimizerKind};
-use crate::error::Result;
-use crate::mesh::Mesh;
-use crate::ops::InstructionSets;
 use unisono::Communicator;
+use unisono_nn::error::Result;
+use unisono_nn::ops::InstructionSets;
+use unisono_parallel::mesh::Mesh;
 
 /// Logs a warning on rank 0 if ranks compute matrix products with different instruction sets.
 /// `sets` are those of this rank. All ranks must call this.
@@ -107,7 +107,7 @@ fn consequences(config: &Config, mesh: &Mesh) -> Vec<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::run_ranks;
+    use unisono_nn::testing::run_ranks;
 
     const NEW: InstructionSets =
         InstructionSets { products: "AVX-512", reductions: "AVX-512", others: "AVX-512" };

@@ -1,11 +1,13 @@
 //! Threads that read the batches of coming steps.
 
-use crate::data::{Batch, Sampler, SequenceChunk, TokenWindows};
-use crate::error::{Error, Result};
+use crate::data::{Sampler, TokenWindows};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
+use unisono_nn::batch::Batch;
+use unisono_nn::error::{Error, Result};
+use unisono_nn::placement::SequenceChunk;
 
 /// Micro-batches of a step.
 pub(super) type StepBatches = Vec<Batch>;
@@ -106,9 +108,10 @@ impl Worker {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::{LastBatch, TokenBatch, TokenSource};
+    use crate::data::{LastBatch, TokenSource};
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::{Duration, Instant};
+    use unisono_nn::batch::TokenBatch;
 
     /// Tokens that count how often they are read.
     struct CountedTokens(Arc<AtomicUsize>);

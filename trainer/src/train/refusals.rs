@@ -2,10 +2,10 @@
 
 use crate::config::{Config, DataKind};
 use crate::data::{Sampler, text};
-use crate::error::Result;
 use crate::train::data_loader::{DataLoader, check_exists};
 use crate::train::preflight::check_earlier_run;
 use std::path::Path;
+use unisono_nn::error::Result;
 
 /// Returns the refusals, one per line; empty if there is none. A prediction may be for other
 /// machines, so these are told beside it.

@@ -1,13 +1,13 @@
 //! Checks that ranks with the same parameters hold equal weights.
 
-use crate::error::{Error, Result};
-use crate::mesh::GroupKind;
-use crate::parameter::{Domain, Parameter};
-use crate::random::{hash_iter, hash_numbers};
-use crate::step_plan::Direction;
-use crate::strategy::host_weights;
 use crate::train::run::Run;
 use std::collections::BTreeMap;
+use unisono_nn::error::{Error, Result};
+use unisono_nn::parameter::{Domain, Parameter};
+use unisono_nn::random::{hash_iter, hash_numbers};
+use unisono_nn::step_plan::Direction;
+use unisono_nn::strategy::host_weights;
+use unisono_parallel::mesh::GroupKind;
 
 impl Run {
     /// Returns two hashes of each parameter's weights, as this rank computes with them: of all, and

@@ -14,14 +14,14 @@ pub use crate::train::report::progress::validation_text;
 use super::run::{Run, StepStats};
 use super::{pretrained, setup};
 use crate::config::Config;
-use crate::device::Device;
-use crate::error::Result;
 use crate::train::memory_report::MemoryReport;
 use crate::train::report::metrics::MetricsWriter;
 use crate::train::report::progress::ProgressLine;
 use crate::train::report::tensorboard::EventWriter;
 use std::path::Path;
 use std::time::Duration;
+use unisono_nn::device::Device;
+use unisono_nn::error::Result;
 
 /// Report of the reporting rank.
 pub(super) struct Report {

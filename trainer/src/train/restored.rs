@@ -1,14 +1,14 @@
 //! Models of checkpoints, loaded on one rank.
 
-use crate::allocator::Allocator;
 use crate::checkpoint::{self, Manifest, ModelFiles, SavedBy};
 use crate::config::{Config, new_model};
-use crate::error::{Error, Result};
 use crate::models::Gpt;
-use crate::parallel::{self, DataParallel, ParallelKind, ProcessGroups};
-use crate::parameter::Inventory;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use unisono_nn::allocator::Allocator;
+use unisono_nn::error::{Error, Result};
+use unisono_nn::parameter::Inventory;
+use unisono_parallel::data_parallel::{self, DataParallel, ParallelKind, ProcessGroups};
 
 /// Model of a checkpoint with its weights.
 pub(super) struct Restored {
@@ -53,7 +53,7 @@ impl Restored {
         let inventory = Arc::new(inventory);
         let (memory, settings) = (Allocator::default(), config.settings());
         let (kind, alone) = (ParallelKind::Replicated, ProcessGroups::default());
-        let mut strategy = parallel::new_strategy(kind, &inventory, alone, &settings, &memory)?;
+        let mut strategy = data_parallel::new_strategy(kind, &inventory, alone, &settings, &memory)?;
         checkpoint::load(&folder, SavedBy::default(), &mut *strategy, &inventory).map_err(damaged)?;
         let mut files = ModelFiles::of_checkpoint(&folder, &manifest)?;
         if config.data.tokenizer != saved {

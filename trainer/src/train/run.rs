@@ -1,20 +1,10 @@
 //! Run of one rank, and its steps.
 
 use super::trace::{Trace, TraceTrack, TracedStrategy};
-use crate::allocator::Allocator;
 use crate::checkpoint::RunFiles;
 use crate::config::Config;
-use crate::data::{BatchPlan, DatasetId, Sampler, SequenceChunk};
-use crate::device::Device;
-use crate::error::{Error, Result};
-use crate::mesh::{GroupKind, MeshGroups, Phase, SeedSource};
-use crate::models::{self, Gpt, Model};
-use crate::optim::{Optimizer, Step};
-use crate::parallel::DataParallel;
-use crate::parameter::Inventory;
-use crate::pass::{AddedSums, Pass, WaitKind};
-use crate::pipeline::{self, Program};
-use crate::process_group::ProcessGroup;
+use crate::data::{BatchPlan, DatasetId, Sampler};
+use crate::models::Gpt;
 use crate::train::Interrupt;
 use crate::train::added_values::{AddedNames, AddedValues};
 use crate::train::checkpoint_writer::CheckpointWriter;
@@ -25,6 +15,18 @@ use crate::train::stage_times::StageTimes;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use unisono::{Avg, Communicator, Max, Sum};
+use unisono_nn::allocator::Allocator;
+use unisono_nn::device::Device;
+use unisono_nn::error::{Error, Result};
+use unisono_nn::model::{self, Model};
+use unisono_nn::parameter::Inventory;
+use unisono_nn::pass::{AddedSums, Pass, WaitKind};
+use unisono_nn::placement::SequenceChunk;
+use unisono_nn::process_group::ProcessGroup;
+use unisono_parallel::data_parallel::DataParallel;
+use unisono_parallel::mesh::{GroupKind, MeshGroups, Phase, SeedSource};
+use unisono_parallel::optimizer::{Optimizer, Step};
+use unisono_parallel::pipeline::{self, Program};
 use unisono_reducers::clip_factor;
 
 /// State of a run on one rank. All ranks must call the same methods in the same order.
@@ -177,7 +179,7 @@ impl Run {
         pass.set_device(self.device.as_ref());
         pass.set_micro_sequences(self.batch.micro_sequences);
         let model = &self.model;
-        models::set_batches(model, &mut pass, batches)?;
+        model::set_batches(model, &mut pass, batches)?;
         pass.begin_step(&self.program.plan)?;
         let stages = self.groups.get(GroupKind::Pipeline);
         let losses = run_program(model, &mut pass, &self.program, stages, scale)?;
@@ -297,6 +299,6 @@ pub(super) fn run_program(
 ) -> Result<Vec<f32>> {
     match stages {
         Some(stages) => pipeline::run_program(model, pass, program, stages, scale),
-        None => models::run_plan(model, pass, &program.plan, scale),
+        None => model::run_plan(model, pass, &program.plan, scale),
     }
 }

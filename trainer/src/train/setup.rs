@@ -3,23 +3,10 @@
 use super::report::print_line;
 use super::run::Run;
 use super::trace::Trace;
-use crate::allocator::Allocator;
 use crate::checkpoint::{self, RunFiles, SavedBy};
-use crate::config::{
-    Config, Context, DeviceKind, Model, Positions, StrategyKind, new_model_with_experts, optimizer,
-};
+use crate::config::{Config, Context, DeviceKind, Model, Positions, new_model_with_experts, optimizer};
 use crate::cost::{CostModel, flops_per_sample};
 use crate::data::{DatasetId, Sampler};
-use crate::device::Device;
-use crate::error::{Error, Result};
-use crate::experts::ExpertParallel;
-use crate::gpu_timeline::GpuTimeline;
-use crate::mesh::{GroupKind, Mesh, MeshGroups, SeedSource};
-use crate::ops::InstructionSets;
-use crate::parallel::{self, DataParallel, ExpertGroups, Mixed, ParallelKind, ProcessGroups, Settings};
-use crate::parameter::{Dtype, Inventory};
-use crate::pass::KvTransfer;
-use crate::process_group::ProcessGroup;
 use crate::stages::Stages;
 use crate::train::added_values::AddedNames;
 use crate::train::checkpoint_writer::CheckpointWriter;
@@ -33,6 +20,19 @@ use crate::train::{Interrupt, pretrained};
 use std::path::Path;
 use std::sync::Arc;
 use unisono::Communicator;
+use unisono_nn::allocator::Allocator;
+use unisono_nn::device::Device;
+use unisono_nn::error::{Error, Result};
+use unisono_nn::gpu_timeline::GpuTimeline;
+use unisono_nn::ops::InstructionSets;
+use unisono_nn::parameter::{Dtype, Inventory};
+use unisono_nn::pass::KvTransfer;
+use unisono_nn::process_group::ProcessGroup;
+use unisono_parallel::data_parallel::{
+    self, DataParallel, ExpertGroups, Mixed, ParallelKind, ProcessGroups, Settings,
+};
+use unisono_parallel::experts::ExpertParallel;
+use unisono_parallel::mesh::{GroupKind, Mesh, MeshGroups, SeedSource};
 
 impl Run {
     /// Creates the state of this rank of `world`, and resumes from a checkpoint if configured. All
@@ -341,7 +341,7 @@ fn agreed_dataset(world: &Communicator, config: &Config, feed: &DataLoader) -> R
     let data = dataset_id(&feed.training, &config.data.path)?;
     // Ranks with other settings would start other collectives. With other data, the shares of a
     // batch would not be parts of one.
-    let mine = [crate::random::hash_text(&config.to_toml()?), data.samples, data.hash];
+    let mine = [unisono_nn::random::hash_text(&config.to_toml()?), data.samples, data.hash];
     let mut identities = vec![0; mine.len() * world.size()];
     world.all_gather(&mine, &mut identities)?;
     match identities.chunks_exact(mine.len()).position(|other| other != &identities[..mine.len()]) {
@@ -364,21 +364,20 @@ fn sampler(config: &Config, feed: &DataLoader, groups: &MeshGroups) -> Result<Sa
     batches.with_shard(groups.coordinates().batch_data, groups.mesh().batch_data_size())
 }
 
-/// Creates the strategy of a model whose units have the strategies `units`.
+/// Creates the strategy of a model whose units have the strategies `kinds`.
 fn strategy(
-    units: &[StrategyKind],
+    kinds: &[ParallelKind],
     inventory: &Arc<Inventory>,
     team: ProcessGroups,
     settings: &Settings,
     memory: &Allocator,
 ) -> Result<Box<dyn DataParallel>> {
-    let kinds: Vec<_> = units.iter().map(|kind| kind.parallel_kind()).collect();
     let replicates = kinds[0] != ParallelKind::Replicated
         && inventory.parameters.iter().any(|parameter| settings.replicates(parameter));
     // Experts are averaged over other ranks than the rest, so they are a part with groups of their
     // own, also if all units have one strategy.
     if kinds.iter().any(|&other| other != kinds[0]) || replicates || team.experts.is_some() {
-        return Ok(Box::new(Mixed::new(&kinds, inventory, &team, settings, memory)?));
+        return Ok(Box::new(Mixed::new(kinds, inventory, &team, settings, memory)?));
     }
-    parallel::new_strategy(kinds[0], inventory, team, settings, memory)
+    data_parallel::new_strategy(kinds[0], inventory, team, settings, memory)
 }

@@ -1,9 +1,9 @@
 //! Shares of processor cores, if ranks have more threads than their host has cores.
 
-use crate::error::Result;
-use crate::mesh::HostId;
-use crate::random::hash_text;
 use unisono::Communicator;
+use unisono_nn::error::Result;
+use unisono_nn::random::hash_text;
+use unisono_parallel::mesh::HostId;
 
 /// Returns the share of its measured rate that this rank reaches while all ranks compute: 1 if each
 /// of its threads has a core. All ranks must call this.

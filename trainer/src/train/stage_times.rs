@@ -1,10 +1,10 @@
 //! Balance of pipeline stages: the share of time in which each of them works.
 
 use crate::config::StageSplit;
-use crate::error::Result;
-use crate::mesh::GroupKind;
 use crate::train::run::Run;
 use std::time::Duration;
+use unisono_nn::error::Result;
+use unisono_parallel::mesh::GroupKind;
 
 /// Time of steps on one rank, and the part of it in which the rank waited for nobody.
 #[derive(Clone, Copy, Debug, Default)]

@@ -7,13 +7,14 @@ mod sequence_sharding;
 
 use super::run::Run;
 use super::*;
-use crate::allocator::AllocClass;
-use crate::config::{Config, StrategyKind};
-use crate::error::{Error, Result};
-use crate::testing::run_ranks;
+use crate::config::Config;
 use std::path::Path;
 use std::sync::Arc;
 use tempfile::TempDir;
+use unisono_nn::allocator::AllocClass;
+use unisono_nn::error::{Error, Result};
+use unisono_nn::testing::run_ranks;
+use unisono_parallel::data_parallel::ParallelKind;
 
 mod buffers;
 mod experts;
@@ -109,13 +110,13 @@ fn loss_falls_and_model_generates() {
 #[test]
 fn reruns_and_strategies_are_bitwise_equal() {
     let folder = folder();
-    let run = |kind: StrategyKind, ranks| {
+    let run = |kind: ParallelKind, ranks| {
         let kind = format!("strategy.kind={}", kind.name());
         bits(&train_on_threads(ranks, &config(folder.path(), &[&kind, "model.dropout=0.1"])).unwrap())
     };
     for ranks in [1, 3] {
-        let first = run(StrategyKind::Bucketed, ranks);
-        for kind in StrategyKind::ALL {
+        let first = run(ParallelKind::Replicated, ranks);
+        for kind in ParallelKind::ALL {
             assert_eq!(run(kind, ranks), first, "{kind:?} on {ranks} ranks");
         }
     }
@@ -186,7 +187,7 @@ fn memory_matches_dry_run() {
     let folder = folder();
     let meshes: [(&str, &[(usize, usize)]); 2] = [("f32", &[(2, 1), (3, 1), (4, 2)]), ("bf16", &[(2, 1)])];
     for (dtype, meshes) in meshes {
-        for kind in StrategyKind::ALL {
+        for kind in ParallelKind::ALL {
             for &(ranks, tensor) in meshes {
                 let dtype = format!("strategy.param_dtype={dtype}");
                 let (kind_of, mesh) =

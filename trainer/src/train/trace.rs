@@ -1,19 +1,18 @@
 //! Trace of a rank for Perfetto and chrome://tracing: a process per rank, with one track for
 //! computing and one for waiting, and the same for its GPU.
 
-use crate::error::{Error, Result};
-use crate::flat::ParamStore;
-use crate::gpu_timeline::{GpuSpan, GpuTimeline, GpuTrack};
-use crate::parallel::DataParallel;
-use crate::parameter::{Inventory, ParameterId, UnitId};
-use crate::pass::WaitSpan;
-use crate::step_plan::{Direction, StepPlan};
-use crate::strategy::Strategy;
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use unisono::Communicator;
 use unisono_cuda::device::{Event, Stream};
+use unisono_nn::error::{Error, Result};
+use unisono_nn::gpu_timeline::{GpuSpan, GpuTimeline, GpuTrack};
+use unisono_nn::parameter::{Inventory, ParameterId, UnitId};
+use unisono_nn::pass::WaitSpan;
+use unisono_nn::step_plan::{Direction, StepPlan};
+use unisono_nn::strategy::{DeviceStore, Strategy};
+use unisono_parallel::data_parallel::DataParallel;
 
 /// Track of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -227,11 +226,11 @@ impl Strategy for TracedStrategy<'_> {
         self.strategy.weights_and_gradient(id)
     }
 
-    fn device_store(&self, id: ParameterId) -> Option<&ParamStore> {
+    fn device_store(&self, id: ParameterId) -> Option<&dyn DeviceStore> {
         self.strategy.device_store(id)
     }
 
-    fn device_store_mut(&mut self, id: ParameterId) -> Option<&mut ParamStore> {
+    fn device_store_mut(&mut self, id: ParameterId) -> Option<&mut dyn DeviceStore> {
         self.strategy.device_store_mut(id)
     }
 }

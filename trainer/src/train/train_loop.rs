@@ -2,7 +2,6 @@
 
 use crate::config::{Checkpoint, Config};
 use crate::cost::{peak_flops, peak_flops_on};
-use crate::error::{Error, Result};
 use crate::train::checkpointing::saved_by;
 use crate::train::report::Report;
 use crate::train::run::{Run, StepStats};
@@ -10,6 +9,7 @@ use crate::train::shared_cores;
 use crate::train::{Interrupt, MemoryReport};
 use std::path::{Path, PathBuf};
 use unisono::{Communicator, Sum};
+use unisono_nn::error::{Error, Result};
 
 /// Result of a run.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,11 +1,12 @@
 //! Validation loss of a run.
 
-use crate::data::{Batch, LastBatch, Sampler};
-use crate::error::Result;
-use crate::mesh::{GroupKind, Phase};
-use crate::models;
-use crate::pass::Pass;
+use crate::data::{LastBatch, Sampler};
 use crate::train::run::{Run, run_program};
+use unisono_nn::batch::Batch;
+use unisono_nn::error::Result;
+use unisono_nn::model;
+use unisono_nn::pass::Pass;
+use unisono_parallel::mesh::{GroupKind, Phase};
 
 impl Run {
     /// Returns the mean loss of the first validation batches; `None` if there are none. The samples
@@ -41,7 +42,7 @@ impl Run {
         self.config.context.share_sequences(&mut pass, self.sequence_group.as_ref());
         pass.set_device(self.device.as_ref());
         let model = &self.model;
-        models::set_batches(model, &mut pass, vec![Batch::new(batch)])?;
+        model::set_batches(model, &mut pass, vec![Batch::new(batch)])?;
         let (program, stages) = (&self.validation, self.groups.get(GroupKind::Pipeline));
         pass.begin_step(&program.plan)?;
         let losses = pass.no_grad(|pass| run_program(model, pass, program, stages, 0.0))?;

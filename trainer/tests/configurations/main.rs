@@ -8,17 +8,18 @@ mod small_run;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use unisono::{Communicator, Config, ReductionOrder};
-use unisono_trainer::allocator::Allocator;
-use unisono_trainer::data::Batch;
-use unisono_trainer::mesh::{Degrees, GroupKind, Mesh, MeshGroups};
-use unisono_trainer::models::{FeedForward, Gpt, GptConfig, Model, Norm};
-use unisono_trainer::optim::{AdamW, Step};
-use unisono_trainer::parallel::{LocalShard, ParallelKind, ProcessGroups, Settings, new_strategy};
-use unisono_trainer::parameter::{ParameterId, Registry};
-use unisono_trainer::pass::{Pass, Seeds};
-use unisono_trainer::process_group::ProcessGroup;
-use unisono_trainer::step_plan::StepPlan;
-use unisono_trainer::tensor_parallel::TensorParallel;
+use unisono_nn::allocator::Allocator;
+use unisono_nn::batch::Batch;
+use unisono_nn::model::Model;
+use unisono_nn::parameter::{ParameterId, Registry};
+use unisono_nn::pass::{Pass, Seeds};
+use unisono_nn::process_group::ProcessGroup;
+use unisono_nn::step_plan::StepPlan;
+use unisono_parallel::data_parallel::{LocalShard, ParallelKind, ProcessGroups, Settings, new_strategy};
+use unisono_parallel::mesh::{Degrees, GroupKind, Mesh, MeshGroups};
+use unisono_parallel::optimizer::{AdamW, Step};
+use unisono_parallel::tensor_parallel::TensorParallel;
+use unisono_trainer::models::{FeedForward, Gpt, GptConfig, Norm};
 
 /// Differences from one rank with whole batches.
 #[derive(Clone, Copy, Debug)]

@@ -9,7 +9,7 @@ use crate::small_run::{Found, config, try_run};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
-use unisono_trainer::Error;
+use unisono_nn::Error;
 use unisono_trainer::train::DryRun;
 
 /// Feature with its keys.

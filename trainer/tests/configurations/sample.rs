@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::Path;
-use unisono_trainer::Error;
+use unisono_nn::Error;
 use unisono_trainer::train::DryRun;
 
 const RANKS: usize = 8;

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use unisono_trainer::Result;
-use unisono_trainer::allocator::Allocator;
+use unisono_nn::Result;
+use unisono_nn::allocator::Allocator;
+use unisono_parallel::data_parallel::{LocalShard, ParallelKind, ProcessGroups, new_strategy};
 use unisono_trainer::checkpoint::{self, SavedBy};
 use unisono_trainer::config::{Config, new_model};
-use unisono_trainer::parallel::{LocalShard, ParallelKind, ProcessGroups, new_strategy};
 use unisono_trainer::train::{StepRecord, train_on_threads};
 
 /// Compared results.

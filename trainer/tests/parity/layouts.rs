@@ -2,9 +2,9 @@
 //! and untied heads.
 
 use super::*;
-use unisono_trainer::models::set_batches;
-use unisono_trainer::parameter::UnitId;
-use unisono_trainer::pipeline::{Order, Program, Schedule, Split, run_program};
+use unisono_nn::model::set_batches;
+use unisono_nn::parameter::UnitId;
+use unisono_parallel::pipeline::{Order, Program, Schedule, Split, run_program};
 
 const MODELS: [&str; 4] = ["gpt2", "gpt2-untied", "modern", "modern-tied"];
 /// Blocks of the models.

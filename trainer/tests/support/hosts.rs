@@ -1,13 +1,11 @@
 //! Ranks of one process as if on several hosts, with slow links between them.
 
-#[path = "slow_link.rs"]
-mod slow_link;
-
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 use unisono::{Communicator, Config};
+use unisono_nn::testing::slow_link;
 use unisono_trainer::cost::Link;
 use unisono_transports::{Error, Fabric, Geometry, Reconnect, RegroupRequest, Result, threads};
 

@@ -1,27 +1,28 @@
 //! Ten meshes of eight ranks, with their predictions.
 
 use std::path::Path;
-use unisono_trainer::config::{Config, StrategyKind};
+use unisono_parallel::data_parallel::ParallelKind;
+use unisono_trainer::config::Config;
 use unisono_trainer::cost::{Estimate, Hardware, ModelShape, ParallelConfig, StepTime};
 use unisono_trainer::planner::Candidate;
 
 pub(crate) const RANKS: usize = 8;
 
 /// Strategy, and degrees of tensor, pipeline, context, recomputation.
-pub(crate) type Mesh = (StrategyKind, [usize; 3], bool);
+pub(crate) type Mesh = (ParallelKind, [usize; 3], bool);
 
 /// Each kind of parallelism, alone and with others.
 pub(crate) const MESHES: [Mesh; 10] = [
-    (StrategyKind::Bucketed, [1, 1, 1], false),
-    (StrategyKind::Zero2, [1, 1, 1], true),
-    (StrategyKind::Zero3, [1, 1, 1], false),
-    (StrategyKind::Bucketed, [8, 1, 1], false),
-    (StrategyKind::Zero1, [2, 1, 1], false),
-    (StrategyKind::Bucketed, [1, 8, 1], false),
-    (StrategyKind::Zero1, [1, 2, 1], false),
-    (StrategyKind::Bucketed, [1, 1, 4], false),
-    (StrategyKind::Zero3, [2, 2, 1], false),
-    (StrategyKind::Zero2, [2, 2, 2], true),
+    (ParallelKind::Replicated, [1, 1, 1], false),
+    (ParallelKind::Zero2, [1, 1, 1], true),
+    (ParallelKind::Zero3, [1, 1, 1], false),
+    (ParallelKind::Replicated, [8, 1, 1], false),
+    (ParallelKind::Zero1, [2, 1, 1], false),
+    (ParallelKind::Replicated, [1, 8, 1], false),
+    (ParallelKind::Zero1, [1, 2, 1], false),
+    (ParallelKind::Replicated, [1, 1, 4], false),
+    (ParallelKind::Zero3, [2, 2, 1], false),
+    (ParallelKind::Zero2, [2, 2, 2], true),
 ];
 
 pub(crate) fn config(folder: &Path, layers: usize, width: usize, context: usize) -> Config {

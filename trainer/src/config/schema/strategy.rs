@@ -1,86 +1,17 @@
 //! Section `strategy` of the configuration: distribution of work and state over data ranks.
 
-use crate::parallel::{Average, ParallelKind, ReduceFrequency, Settings, ShardGroups, UnusedGradients};
-use crate::parameter::Dtype;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-
-/// Distribution of work and state over data ranks. PyTorch's names are accepted too.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "kebab-case")]
-pub enum StrategyKind {
-    /// Reduces buckets of gradients as they fill: PyTorch's `ddp`, or `no-shard`.
-    #[serde(alias = "no-shard", alias = "ddp")]
-    Bucketed,
-    /// Shards the optimizer state.
-    #[serde(alias = "zero-1")]
-    Zero1,
-    /// Also shards gradients: PyTorch's `shard-grad-op`.
-    #[serde(alias = "shard-grad-op", alias = "zero-2")]
-    Zero2,
-    /// Also shards weights: PyTorch's `fsdp`, or `full-shard`.
-    #[serde(alias = "full-shard", alias = "zero-3", alias = "fsdp", alias = "fsdp2")]
-    Zero3,
-}
-
-impl StrategyKind {
-    /// All strategies, by increasing amount of sharding.
-    pub const ALL: [Self; 4] = [Self::Bucketed, Self::Zero1, Self::Zero2, Self::Zero3];
-
-    /// Returns the kind of parallel strategy.
-    pub fn parallel_kind(self) -> ParallelKind {
-        match self {
-            Self::Bucketed => ParallelKind::Replicated,
-            Self::Zero1 => ParallelKind::Zero1,
-            Self::Zero2 => ParallelKind::Zero2,
-            Self::Zero3 => ParallelKind::Zero3,
-        }
-    }
-
-    /// Returns the strategy on data ranks in these groups, as [`ParallelKind::within`] does.
-    pub fn within(self, groups: ShardGroups) -> Self {
-        let kind = self.parallel_kind();
-        if kind.within(groups) == kind { self } else { Self::Bucketed }
-    }
-
-    /// Returns true if ranks keep a shard of the optimizer state only.
-    pub fn shards_state(self) -> bool {
-        matches!(self, Self::Zero1 | Self::Zero2 | Self::Zero3)
-    }
-
-    /// Returns true if ranks keep a shard of the gradients only.
-    pub fn shards_gradients(self) -> bool {
-        self.parallel_kind().shards_gradients()
-    }
-
-    /// Returns PyTorch's name, if it has one.
-    pub fn pytorch_name(self) -> Option<&'static str> {
-        match self {
-            Self::Bucketed => Some("no-shard"),
-            Self::Zero2 => Some("shard-grad-op"),
-            Self::Zero3 => Some("full-shard"),
-            _ => None,
-        }
-    }
-
-    /// Returns the name in configurations.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Bucketed => "bucketed",
-            Self::Zero1 => "zero1",
-            Self::Zero2 => "zero2",
-            Self::Zero3 => "zero3",
-        }
-    }
-}
+use unisono_nn::parameter::Dtype;
+use unisono_parallel::data_parallel::{Average, ParallelKind, ReduceFrequency, Settings, UnusedGradients};
 
 /// Settings of the strategy.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Strategy {
     /// Distribution of work and state.
-    pub kind: StrategyKind,
+    pub kind: ParallelKind,
     /// Number of neighboring data ranks that divide state, such as those of a host: PyTorch's
     /// hybrid sharding. Each group of them has all of the state, and groups add up their gradients.
     /// Must divide the number of data ranks; 0 is all of them.
@@ -117,13 +48,13 @@ pub struct Strategy {
     pub sequence_parallel: bool,
     /// Distribution of single units, such as `{"h.0" = "zero3"}`; others have `kind`. A name counts
     /// before a pattern: `h` and `h.*` are all blocks.
-    pub units: BTreeMap<String, StrategyKind>,
+    pub units: BTreeMap<String, ParallelKind>,
 }
 
 impl Default for Strategy {
     fn default() -> Self {
         Self {
-            kind: StrategyKind::Bucketed,
+            kind: ParallelKind::Replicated,
             shard_ranks: 0,
             replicate_below: 0,
             bucket_mb: 25.0,

@@ -1,12 +1,13 @@
 //! Input layer of a GPT.
 
-use crate::data::TokenBatch;
-use crate::error::Result;
-use crate::models::{Block, Flow, GptConfig, Positions};
-use crate::nn::{Dropout, Embedding, Module};
-use crate::parameter::{Init, ParameterId, Registry};
-use crate::pass::Pass;
-use crate::tensor_parallel::{ReduceFromRegion, TensorParallel};
+use crate::models::{GptConfig, Positions};
+use unisono_nn::batch::TokenBatch;
+use unisono_nn::error::Result;
+use unisono_nn::model::{Block, Flow};
+use unisono_nn::modules::{Dropout, Embedding, Module};
+use unisono_nn::parameter::{Init, ParameterId, Registry};
+use unisono_nn::pass::Pass;
+use unisono_parallel::tensor_parallel::{ReduceFromRegion, TensorParallel};
 
 /// Embeddings of tokens and positions.
 pub(super) struct Embeddings {

@@ -1,12 +1,13 @@
 //! Text generation, token by token.
 
 use super::Gpt;
-use crate::data::{Batch, TokenBatch};
-use crate::error::{Error, Result};
-use crate::models::{Flow, Model, Sampling, run_forward, set_batches};
-use crate::pass::KvCache;
-use crate::pass::Pass;
-use crate::step_plan::StepPlan;
+use crate::models::Sampling;
+use unisono_nn::batch::{Batch, TokenBatch};
+use unisono_nn::error::{Error, Result};
+use unisono_nn::model::{Flow, Model, run_forward, set_batches};
+use unisono_nn::pass::KvCache;
+use unisono_nn::pass::Pass;
+use unisono_nn::step_plan::StepPlan;
 
 impl Gpt {
     /// Generates up to `count` tokens after `prompt`. Calls `each` with every token; the text ends

@@ -1,17 +1,18 @@
 //! Output layer of a GPT.
 
-use crate::allocator::F32Vec;
-use crate::data::{Batch, TokenBatch};
-use crate::error::{Error, Result};
-use crate::models::{Block, Flow, GptConfig};
-use crate::nn::{CrossEntropy, Linear, Module};
-use crate::parameter::{ParameterId, Registry, UnitId};
-use crate::pass::Pass;
-use crate::step_plan::Direction;
-use crate::tensor::Tensor;
-use crate::tensor_parallel::{CopyToRegion, TensorParallel, VocabParallelCrossEntropy};
+use crate::models::GptConfig;
 use std::ops::Range;
 use unisono::Sum;
+use unisono_nn::allocator::F32Vec;
+use unisono_nn::batch::{Batch, TokenBatch};
+use unisono_nn::error::{Error, Result};
+use unisono_nn::model::{Block, Flow};
+use unisono_nn::modules::{CrossEntropy, Linear, Module};
+use unisono_nn::parameter::{ParameterId, Registry, UnitId};
+use unisono_nn::pass::Pass;
+use unisono_nn::step_plan::Direction;
+use unisono_nn::tensor::Tensor;
+use unisono_parallel::tensor_parallel::{CopyToRegion, TensorParallel, VocabParallelCrossEntropy};
 
 /// Norm, linear layer to classes, and loss.
 ///

@@ -8,16 +8,16 @@ mod rope;
 use super::family::Family;
 use crate::checkpoint::{check_source, left_out};
 use crate::data::special_tokens::MODEL_CONFIG;
-use crate::error::{Error, Result};
 use crate::file_kind;
 use crate::models::GptConfig;
 use crate::output_file::OutputFile;
-use crate::parameter::Dtype;
 use gpt2::Gpt2Json;
 use llama::LlamaJson;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::path::Path;
+use unisono_nn::error::{Error, Result};
+use unisono_nn::parameter::Dtype;
 
 /// Fields of a file by key.
 type Fields = Map<String, Value>;

@@ -1,11 +1,11 @@
 //! Families of models: how their files name them, and how they differ from Llama.
 
-use crate::error::{Error, Result};
-use crate::experts::{ExpertBalance, Experts, RouterScore};
 use crate::models::{FeedForward, GptConfig, Norm, Positions};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
+use unisono_nn::error::{Error, Result};
+use unisono_parallel::experts::{ExpertBalance, Experts, RouterScore};
 
 /// Family of models in Hugging Face's transformers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

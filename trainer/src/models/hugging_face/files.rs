@@ -1,12 +1,12 @@
 //! Files of weights: one, or several with an index.
 
 use crate::checkpoint::TensorFile;
-use crate::error::{Error, Result};
 use crate::file_kind;
 use safetensors::tensor::TensorInfo;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use unisono_nn::error::{Error, Result};
 
 /// Name of the file of a model with one file.
 pub(super) const WEIGHTS: &str = "model.safetensors";

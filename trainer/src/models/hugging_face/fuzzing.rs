@@ -4,8 +4,8 @@ use super::config::Provenance;
 use super::files::{WeightFiles, paths_of_index};
 use super::layout::Layout;
 use super::{config, generation, read};
-use crate::parameter::{Init, Inventory, Parameter};
 use std::path::Path;
+use unisono_nn::parameter::{Init, Inventory, Parameter};
 
 /// Reads bytes as `config.json`, as the other files of a model's folder, and as the index of
 /// several files.

@@ -1,9 +1,9 @@
 //! Settings in `generation_config.json`, and how each is treated.
 
-use crate::error::{Error, Result};
 use crate::file_kind;
 use serde_json::{Map, Value};
 use std::path::Path;
+use unisono_nn::error::{Error, Result};
 
 /// Treatment of a setting.
 enum Role {

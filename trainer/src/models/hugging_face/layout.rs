@@ -1,8 +1,8 @@
 //! Names, order and orientation of parameters in files.
 
 use crate::models::{GptConfig, Positions};
-use crate::parameter::Parameter;
 use std::ops::Range;
+use unisono_nn::parameter::Parameter;
 
 /// Layout of the files of a model family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,15 +3,15 @@
 use super::files::WeightFiles;
 use super::layout::{FileTensor, Layout};
 use crate::checkpoint::SavedBy;
-use crate::error::Result;
-use crate::parallel::{DataParallel, LocalShard};
-use crate::parameter::{Inventory, Parameter};
 use half::{bf16, f16};
 use safetensors::Dtype;
 use safetensors::tensor::TensorInfo;
 use std::collections::HashSet;
 use std::ops::Range;
 use std::path::Path;
+use unisono_nn::error::Result;
+use unisono_nn::parameter::{Inventory, Parameter};
+use unisono_parallel::data_parallel::{DataParallel, LocalShard};
 
 /// Loads the weights at `path`, a file or the folder of a model, into `strategy`, which may shard
 /// them. Each rank reads its parts. All ranks must call this.

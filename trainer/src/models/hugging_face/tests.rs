@@ -2,22 +2,22 @@ mod families;
 
 use super::layout::FileTensor;
 use super::*;
-use crate::allocator::Allocator;
 use crate::checkpoint::SavedBy;
-use crate::error::Result;
 use crate::models::{FeedForward, Gpt, GptConfig, Norm, Positions};
-use crate::nn::{Llama3Scaling, RopeConfig, RopeScaling};
-use crate::parallel::tests::{STRATEGIES, new_strategy};
-use crate::parallel::{DataParallel, LocalShard, ParallelKind, ProcessGroups, Settings};
-use crate::parameter::{Dtype, Inventory, Parameter, Registry};
-use crate::process_group::ProcessGroup;
-use crate::tensor_parallel::TensorParallel;
-use crate::testing::run_ranks;
 use safetensors::tensor::TensorView;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use unisono::Communicator;
+use unisono_nn::allocator::Allocator;
+use unisono_nn::error::Result;
+use unisono_nn::modules::{Llama3Scaling, RopeConfig, RopeScaling};
+use unisono_nn::parameter::{Dtype, Inventory, Parameter, Registry};
+use unisono_nn::process_group::ProcessGroup;
+use unisono_nn::testing::run_ranks;
+use unisono_parallel::data_parallel::{DataParallel, LocalShard, ParallelKind, ProcessGroups, Settings};
+use unisono_parallel::tensor_parallel::TensorParallel;
+use unisono_parallel::testing::{STRATEGIES, new_strategy};
 
 /// Layout and options of most files.
 const FILES: (Layout, FileOptions) = (Layout::Gpt2, FileOptions { dtype: Dtype::F32, max_bytes: usize::MAX });
@@ -56,7 +56,7 @@ fn split(
     Gpt::new(&mut registry, config, split).unwrap();
     let (inventory, settings) = (Arc::new(registry.finish()), Settings { seed, ..Settings::default() });
     let team = ProcessGroups::new(None, tensor).unwrap();
-    let strategy = crate::parallel::new_strategy(
+    let strategy = unisono_parallel::data_parallel::new_strategy(
         ParallelKind::Zero3,
         &inventory,
         team,

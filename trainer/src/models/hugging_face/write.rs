@@ -4,12 +4,7 @@ use super::files::{FileIndex, INDEX, WEIGHTS};
 use super::layout::{FileTensor, Layout};
 use crate::checkpoint::{ModelFiles, SavedBy, folder, refused_names};
 use crate::data::TOKENIZER;
-use crate::error::{Error, Result};
 use crate::output_file::OutputFile;
-use crate::parallel::DataParallel;
-use crate::parameter::{Dtype, Inventory, Parameter, ParameterId, ShardSpec, UnitId};
-use crate::step_plan::Direction;
-use crate::strategy::host_weights;
 use half::bf16;
 use safetensors::tensor::{Metadata, TensorInfo};
 use serde_json::json;
@@ -18,6 +13,11 @@ use std::fs::File;
 use std::io::{BufWriter, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use unisono::Communicator;
+use unisono_nn::error::{Error, Result};
+use unisono_nn::parameter::{Dtype, Inventory, Parameter, ParameterId, ShardSpec, UnitId};
+use unisono_nn::step_plan::Direction;
+use unisono_nn::strategy::host_weights;
+use unisono_parallel::data_parallel::DataParallel;
 use unisono_reducers::{pack, unpack};
 
 /// Element type and size of files.

@@ -1,8 +1,8 @@
 //! Generation with kept keys and values equals generation from whole sequences.
 
 use super::*;
-use crate::error::Error;
-use crate::testing::run_ranks;
+use unisono_nn::error::Error;
+use unisono_nn::testing::run_ranks;
 
 /// Generates greedily, and computes every sequence from its beginning.
 fn naive(rig: &mut Fixture<Gpt>, prompt: &[u32], count: usize) -> Vec<u32> {
@@ -48,7 +48,7 @@ fn cached_generation_matches_whole_sequences() {
             assert_eq!((&found, &seen), (&expected, &expected), "context {context}, {} before", prompt.len());
             assert!(pass.kv_cache().is_none() && pass.keeps() && pass.positions()[0] == 0);
         }
-        assert_eq!(rig.memory.usage(crate::allocator::AllocClass::Activations).current, 0);
+        assert_eq!(rig.memory.usage(unisono_nn::allocator::AllocClass::Activations).current, 0);
     }
 }
 

@@ -1,9 +1,9 @@
 //! Breadth-first micro-batches, sequence chunks, and head row groups give equal gradients.
 
 use super::*;
-use crate::data::Batch;
-use crate::testing::run_ranks;
 use unisono::Communicator;
+use unisono_nn::batch::Batch;
+use unisono_nn::testing::run_ranks;
 
 fn seeds(micro_batches: u64) -> Vec<Seeds> {
     (0..micro_batches).map(|at| Seeds { shared: at, per_rank: at }).collect()
@@ -57,7 +57,7 @@ fn chunked_head_is_equal_in_less_memory() {
             GptConfig { vocabulary: 400, ignore_index: Some(6), cross_entropy_splits: splits, ..small() };
         let mut rig = gpt(config).rough();
         let loss = rig.forward_and_backward(&TOKENS);
-        let peak = rig.memory.usage(crate::allocator::AllocClass::Activations).peak;
+        let peak = rig.memory.usage(unisono_nn::allocator::AllocClass::Activations).peak;
         (loss, rig.strategy.gradients().to_vec(), peak)
     };
     let reference = run(1);

@@ -1,12 +1,12 @@
 //! Plans of published models on H100s in hosts of eight.
 
 use super::{GB, Zero2, Zero3, hardware};
-use crate::config::StrategyKind;
 use crate::cost::{Estimate, Hardware, ModelShape, ParallelConfig};
-use crate::error::Error;
 use crate::planner::meshes::tensor_degrees;
 use crate::planner::presets::find;
 use crate::planner::{PlanReport, Rule};
+use unisono_nn::error::Error;
+use unisono_parallel::data_parallel::ParallelKind;
 
 const MODELS: [&str; 5] = ["llama2-7b", "llama2-13b", "llama2-70b", "llama3-405b", "mixtral-8x7b"];
 const BUCKET: f64 = 25.0 * 1024.0 * 1024.0;
@@ -148,7 +148,7 @@ fn accumulation_keeps_whole_gradients_or_reduces_more_often() {
             [each, keeps].map(|left| left.sent(8)[1]).into_iter().reduce(|left, right| left - right).unwrap();
         assert!((more / (7.0 * shape.bytes.weight * shape.parameters * 63.0 / 64.0) - 1.0).abs() < 1e-12);
     }
-    assert_eq!(estimate(StrategyKind::Zero1, false).accumulated(8), 0.0);
+    assert_eq!(estimate(ParallelKind::Zero1, false).accumulated(8), 0.0);
 }
 
 /// Sequences of 128 K tokens are shared by context parallel ranks.

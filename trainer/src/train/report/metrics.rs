@@ -1,12 +1,12 @@
 //! Step records in a file.
 
-use crate::error::{Error, Result};
 use crate::output_file::OutputFile;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{ErrorKind, LineWriter, Write};
 use std::path::{Path, PathBuf};
+use unisono_nn::error::{Error, Result};
 
 /// Record of one step.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

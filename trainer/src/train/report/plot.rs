@@ -1,10 +1,10 @@
 //! Plot of a run: losses above, learning rate below.
 
 use super::StepRecord;
-use crate::error::{Error, Result};
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use std::path::Path;
+use unisono_nn::error::{Error, Result};
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Points = Vec<(f64, f64)>;

@@ -1,11 +1,11 @@
 //! Step records as event files of TensorBoard: records of TFRecord with a scalar summary each.
 
 use super::StepRecord;
-use crate::error::{Error, Result};
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
+use unisono_nn::error::{Error, Result};
 
 /// Writer of one event file.
 pub(super) struct EventWriter {

@@ -1,8 +1,8 @@
 //! Tests of losses and metrics that blocks add.
 
 use super::*;
-use crate::testing::BalanceLoss;
 use crate::train::report::Report;
+use unisono_nn::testing::BalanceLoss;
 
 fn changed(folder: &Path, changes: &str) -> Config {
     let small =

@@ -18,7 +18,7 @@ fn fresh(ranks: usize, changes: &str, steps: usize) -> Vec<Fresh> {
     let config = config(folder.path(), &words);
     run_ranks(ranks, |world| {
         let mut run = Run::new(&config, world).unwrap();
-        let kind = config.strategy.kind.parallel_kind();
+        let kind = config.strategy.kind;
         let layout = config.strategy.settings(0).layout(kind, &run.inventory, ranks);
         let lengths: HashSet<_> = layout.buckets.iter().map(|bucket| bucket.count).collect();
         let mut count_step = || {

@@ -1,11 +1,11 @@
 //! Tests of runs on a GPU: on the software device unless `TEST_ON_GPU` is set.
 
 use super::{config, folder};
-use crate::config::StrategyKind;
-use crate::error::Error;
-use crate::testing::{device_kind, run_ranks};
 use crate::train::{Run, TrainResult, train_on_threads};
 use unisono_cuda::device::CopyStats;
+use unisono_nn::error::Error;
+use unisono_nn::testing::{device_kind, run_ranks};
+use unisono_parallel::data_parallel::ParallelKind;
 
 const SMALL: [&str; 4] =
     ["data.global_batch=4", "model.context=16", "model.width=16", "log.validation_batches=1"];
@@ -42,8 +42,8 @@ fn device_run_matches_cpu() {
 
 #[test]
 fn device_strategies_match_cpu() {
-    for kind in StrategyKind::ALL {
-        let steps = if matches!(kind, StrategyKind::Bucketed | StrategyKind::Zero2) { 20 } else { 4 };
+    for kind in ParallelKind::ALL {
+        let steps = if matches!(kind, ParallelKind::Replicated | ParallelKind::Zero2) { 20 } else { 4 };
         let [kind, steps] = [format!("strategy.kind={}", kind.name()), format!("schedule.steps={steps}")];
         assert_matches_cpu(2, &[&TINY[..], &[&kind, &steps]].concat());
     }
@@ -195,7 +195,7 @@ fn copied(changes: &[&str]) -> Vec<(CopyStats, u64, u64)> {
         run.step().unwrap();
         let later = copies_of(&run);
         let data = 2 / config.mesh.tensor;
-        let layout = config.settings().layout(config.strategy.kind.parallel_kind(), &run.inventory, data);
+        let layout = config.settings().layout(config.strategy.kind, &run.inventory, data);
         let copied = CopyStats {
             to_device: later.to_device - earlier.to_device,
             from_device: later.from_device - earlier.from_device,

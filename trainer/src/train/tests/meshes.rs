@@ -2,13 +2,13 @@
 
 use super::*;
 use crate::data::Position;
-use crate::mesh::{Axis, AxisOrder};
-use crate::random::hash_numbers;
-use crate::testing::{collect_shards, merge_shards};
 use unisono::Communicator;
+use unisono_nn::random::hash_numbers;
+use unisono_parallel::mesh::{Axis, AxisOrder};
+use unisono_parallel::testing::{collect_shards, merge_shards};
 
 /// Number of ranks, tensor parallel degree, and strategy.
-type Shape = (usize, usize, StrategyKind);
+type Shape = (usize, usize, ParallelKind);
 
 fn shaped(folder: &Path, (_, tensor, kind): Shape) -> Config {
     let (kind, tensor) = (format!("strategy.kind={}", kind.name()), format!("mesh.tensor={tensor}"));
@@ -23,7 +23,7 @@ pub(super) fn state(runs: Vec<Run>) -> (u64, u64, Position) {
         let inventory = Arc::clone(&run.inventory);
         collect_shards(&mut *run.strategy, &inventory)
     }));
-    let number = |((id, place), bits): (&(crate::parameter::ParameterId, usize), &Vec<u32>)| {
+    let number = |((id, place), bits): (&(unisono_nn::parameter::ParameterId, usize), &Vec<u32>)| {
         let bits: Vec<u64> = bits.iter().map(|&bits| u64::from(bits)).collect();
         hash_numbers(&[id.0 as u64, *place as u64, hash_numbers(&bits)])
     };
@@ -73,19 +73,19 @@ fn loaded(folder: &Path, shape: Shape) -> (u64, u64, Position) {
 
 #[test]
 fn checkpoints_are_exact_across_meshes() {
-    use StrategyKind::{Bucketed, Zero1, Zero2, Zero3};
+    use ParallelKind::{Replicated, Zero1, Zero2, Zero3};
     let pairs: [(Shape, Shape); 13] = [
-        ((1, 1, Bucketed), (4, 2, Zero3)),
+        ((1, 1, Replicated), (4, 2, Zero3)),
         ((2, 1, Zero1), (3, 1, Zero2)),
-        ((3, 1, Zero3), (1, 1, Bucketed)),
+        ((3, 1, Zero3), (1, 1, Replicated)),
         ((4, 1, Zero2), (2, 2, Zero1)),
-        ((2, 2, Bucketed), (6, 1, Zero3)),
+        ((2, 2, Replicated), (6, 1, Zero3)),
         ((4, 2, Zero3), (4, 4, Zero1)),
         ((6, 3, Zero1), (2, 2, Zero3)),
         ((4, 4, Zero2), (3, 1, Zero1)),
         ((3, 3, Zero3), (4, 2, Zero2)),
         ((6, 2, Zero1), (6, 3, Zero3)),
-        ((4, 2, Bucketed), (1, 1, Zero3)),
+        ((4, 2, Replicated), (1, 1, Zero3)),
         ((6, 1, Zero3), (6, 2, Zero3)),
         // The vocabulary of 257 is padded on two ranks, and the mesh is the same again.
         ((4, 2, Zero3), (4, 2, Zero3)),
@@ -101,7 +101,7 @@ fn checkpoints_are_exact_across_meshes() {
 #[test]
 fn checkpoint_of_other_data_is_rejected() {
     let folder = folder();
-    let shape = (1, 1, StrategyKind::Bucketed);
+    let shape = (1, 1, ParallelKind::Replicated);
     let before = saved(folder.path(), shape);
     let resume = |change: &dyn Fn(String) -> String| {
         let config = shaped(folder.path(), shape);

@@ -70,7 +70,7 @@ fn dry_run_adds_up_the_parts() {
     let folder = folder();
     let predicted = |changes: &str| DryRun::new(&changed(folder.path(), changes), 4).unwrap();
     let (plain, sharded) = (predicted("strategy.kind=zero3"), predicted("strategy.units={\"*\"=\"zero3\"}"));
-    assert_eq!(sharded.own_traffic(), plain.traffic(StrategyKind::Zero3));
+    assert_eq!(sharded.own_traffic(), plain.traffic(ParallelKind::Zero3));
     assert_eq!(sharded.own_memory(), plain.own_memory());
     // Gathers of the blocks come on top of what replicated units send.
     let mixed = predicted("strategy.units={\"h.1\"=\"zero3\"}");

@@ -1,8 +1,8 @@
 //! Norms and clipping, against the change of the weights by plain gradient descent.
 
 use super::*;
-use crate::parameter::ParameterId;
-use crate::testing::{Bits, collect_shards, merge_shards};
+use unisono_nn::parameter::ParameterId;
+use unisono_parallel::testing::{Bits, collect_shards, merge_shards};
 
 /// Plain gradient descent: a step changes the weights by the learning rate times the gradient.
 const PLAIN: [&str; 7] = [

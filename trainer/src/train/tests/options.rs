@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::config::new_model;
-use crate::testing::{Bits, collect_shards, merge_shards};
 use crate::train::read_ahead::ReadAhead;
+use unisono_parallel::testing::{Bits, collect_shards, merge_shards};
 
 /// Returns losses, weights and moments of a short run.
 fn trained(ranks: usize, config: &Config) -> (Vec<f64>, Bits) {

@@ -133,7 +133,7 @@ fn memory_and_traffic_of_stages_match_formulas() {
         let found = run_ranks(2, |world| {
             let mut run = Run::new(&config, world).unwrap();
             run.step().unwrap();
-            let stages = run.groups.get(crate::mesh::GroupKind::Pipeline).unwrap().clone();
+            let stages = run.groups.get(unisono_parallel::mesh::GroupKind::Pipeline).unwrap().clone();
             let before = stages.traffic_stats().unwrap().bytes;
             run.step().unwrap();
             let sent = stages.traffic_stats().unwrap().bytes - before;

@@ -51,7 +51,10 @@ fn sent(ranks: usize, config: &Config) -> (u64, u64) {
         let bytes = |run: &Run| {
             let bytes_of =
                 |group: Option<&Communicator>| group.map_or(0, |group| group.traffic_stats().unwrap().bytes);
-            (bytes_of(run.groups.get(crate::mesh::GroupKind::Data)), bytes_of(run.sequence_group.as_ref()))
+            (
+                bytes_of(run.groups.get(unisono_parallel::mesh::GroupKind::Data)),
+                bytes_of(run.sequence_group.as_ref()),
+            )
         };
         let before = bytes(&run);
         run.step().unwrap();
@@ -71,7 +74,7 @@ fn breadth_first_gathers_weights_once() {
             let breadth = format!("data.breadth_first={breadth}");
             let changes = [&breadth, tied, "strategy.kind=zero3", "data.micro_batch=1"];
             let config = config(folder.path(), &changes);
-            let traffic = DryRun::new(&config, 2).unwrap().traffic(StrategyKind::Zero3);
+            let traffic = DryRun::new(&config, 2).unwrap().traffic(ParallelKind::Zero3);
             (sent(2, &config).0, traffic.forward + traffic.backward)
         };
         let (depth, formula) = trained_with(1);
@@ -112,7 +115,7 @@ fn sequence_sharding_traffic_matches_formula() {
     for (ranks, more) in cases {
         let degree = format!("mesh.sequence_data={}", if ranks == 3 { 3 } else { 2 });
         let config = config(folder.path(), &[&[degree.as_str()], more].concat());
-        let traffic = DryRun::new(&config, ranks).unwrap().traffic(StrategyKind::Bucketed);
+        let traffic = DryRun::new(&config, ranks).unwrap().traffic(ParallelKind::Replicated);
         assert_eq!(sent(ranks, &config).1 as f64, traffic.sequence_parallel, "{ranks} ranks, {more:?}");
     }
 }
@@ -125,7 +128,7 @@ fn tensor_parallel_bytes_sent(ranks: usize, config: &Config) -> f64 {
     let results = run_ranks(ranks, |world| {
         let mut run = Run::new(config, world).unwrap();
         let bytes = |run: &Run| {
-            run.groups.get(crate::mesh::GroupKind::Tensor).unwrap().traffic_stats().unwrap().bytes
+            run.groups.get(unisono_parallel::mesh::GroupKind::Tensor).unwrap().traffic_stats().unwrap().bytes
         };
         let before = bytes(&run);
         run.step().unwrap();

@@ -1,9 +1,9 @@
 //! `config.json` of GPT-2.
 
-use crate::error::{Error, Result};
 use crate::models::GptConfig;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use unisono_nn::error::{Error, Result};
 
 /// Relevant fields of the file. Missing fields have GPT-2's values.
 #[derive(Serialize, Deserialize)]

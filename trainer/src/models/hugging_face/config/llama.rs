@@ -2,12 +2,12 @@
 
 use super::super::family::{Family, Switches, Window};
 use super::rope::{self, RopeJson};
-use crate::error::{Error, Result};
-use crate::experts::Experts;
 use crate::models::{GptConfig, Positions};
-use crate::nn::RopeConfig;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use unisono_nn::error::{Error, Result};
+use unisono_nn::modules::RopeConfig;
+use unisono_parallel::experts::Experts;
 
 /// Relevant fields of the file.
 #[derive(Deserialize)]

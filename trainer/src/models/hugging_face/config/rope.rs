@@ -1,8 +1,8 @@
 //! Rotary positions in `config.json`.
 
-use crate::nn::{Llama3Scaling, RopeConfig, RopeScaling, YarnScaling};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+use unisono_nn::modules::{Llama3Scaling, RopeConfig, RopeScaling, YarnScaling};
 
 /// Parameters of rotary positions: `rope_scaling` of files before version 5 of transformers, and
 /// `rope_parameters` from version 5 on.

@@ -1,11 +1,11 @@
 //! Files of the families that differ from Llama by a few switches.
 
 use super::*;
-use crate::experts::Experts;
 use crate::models::Family;
 use crate::models::hugging_face::{Provenance, config_text, with_family};
-use crate::nn::YarnScaling;
 use serde_json::{Value, json};
+use unisono_nn::modules::YarnScaling;
+use unisono_parallel::experts::Experts;
 
 /// Returns a small model of each family besides GPT-2 and Llama.
 fn models() -> [GptConfig; 5] {

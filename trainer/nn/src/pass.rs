@@ -1,0 +1,472 @@
+//! Forward and backward pass of a model, as modules use it.
+//!
+//! A pass holds all micro-batches of a step. They may enter units in any order; each has a tape of
+//! its own.
+
+mod added_sums;
+mod device;
+mod earlier_kv;
+mod kv_cache;
+mod kv_transfer;
+mod micro_sequences;
+mod tape;
+mod wait_span;
+mod weights_view;
+
+pub use added_sums::AddedSums;
+pub use earlier_kv::EarlierKv;
+pub use kv_cache::KvCache;
+pub use kv_transfer::KvTransfer;
+pub use tape::Tape;
+pub use wait_span::{WaitKind, WaitSpan};
+pub use weights_view::WeightsView;
+
+use crate::allocator::{AllocClass, Allocator, F32Vec};
+use crate::batch::{Batch, TokenBatch};
+use crate::device::Device;
+use crate::error::Result;
+use crate::ops::{Host, Ops, ValuesMut};
+use crate::parameter::{ParameterId, UnitId};
+use crate::placement::{Placement, SequenceChunk};
+use crate::step_plan::{Direction, StepPlan, Visit, Work};
+use crate::strategy::Strategy;
+use crate::tensor::Tensor;
+use micro_sequences::MicroSequences;
+use std::cell::RefCell;
+use std::time::Instant;
+use unisono::Communicator;
+
+/// Seeds for the random numbers of a pass. They depend on the step only, so a pass can be repeated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seeds {
+    /// Seed shared by a tensor parallel group, for replicated tensors.
+    pub shared: u64,
+    /// Seed of each rank, for sharded tensors.
+    pub per_rank: u64,
+}
+
+/// Gradient of weights that a visit left out, to be added later.
+type Deferred = Box<dyn FnOnce(&mut Pass<'_>) -> Result<()> + Send>;
+
+/// State of one micro-batch of a pass.
+#[derive(Default)]
+struct MicroBatch {
+    tape: Tape,
+    seeds: Seeds,
+    /// Data, if it was set.
+    batch: Option<Batch>,
+    /// Gradients of weights that are left out so far, with their units.
+    deferred: Vec<(UnitId, Deferred)>,
+}
+
+/// One or several micro-batches on their way through a model and back.
+pub struct Pass<'a> {
+    strategy: &'a mut dyn Strategy,
+    micro_batches: Vec<MicroBatch>,
+    /// Micro-batch that is computed now.
+    current: usize,
+    /// True for the last micro-batch of a visit.
+    visit_ends: bool,
+    /// Unit whose gradients of weights are left out now.
+    defers_for: Option<UnitId>,
+    host: Host,
+    sequence: usize,
+    sequence_group: Option<Communicator>,
+    placement: Placement,
+    kv_transfer: KvTransfer,
+    ulysses_ranks: usize,
+    device: Option<&'a Device>,
+    saves_activations: bool,
+    kv_cache: Option<KvCache>,
+    micro_sequences: MicroSequences,
+    /// True while backward repeats a part of forward.
+    recomputes: bool,
+    /// Factor of the loss in backward.
+    loss_scale: f32,
+    added_sums: AddedSums,
+    wait_spans: RefCell<Vec<WaitSpan>>,
+}
+
+impl<'a> Pass<'a> {
+    /// Creates a pass of one micro-batch with the parameters of `strategy`. A matrix product uses
+    /// up to `threads` threads.
+    pub fn new(strategy: &'a mut dyn Strategy, memory: &Allocator, seeds: Seeds, threads: usize) -> Self {
+        Self::with_micro_batches(strategy, memory, &[seeds], threads)
+    }
+
+    /// Creates a pass of one micro-batch per element of `seeds`.
+    pub fn with_micro_batches(
+        strategy: &'a mut dyn Strategy,
+        memory: &Allocator,
+        seeds: &[Seeds],
+        threads: usize,
+    ) -> Self {
+        let micro_batch = |&seeds: &Seeds| MicroBatch { seeds, ..MicroBatch::default() };
+        let micro_batches = seeds.iter().map(micro_batch).collect();
+        Self {
+            strategy,
+            micro_batches,
+            current: 0,
+            visit_ends: true,
+            defers_for: None,
+            host: Host { threads, memory: memory.clone() },
+            sequence: 1,
+            sequence_group: None,
+            placement: Placement::Contiguous,
+            kv_transfer: KvTransfer::Gather,
+            ulysses_ranks: 1,
+            device: None,
+            saves_activations: true,
+            kv_cache: None,
+            micro_sequences: MicroSequences::default(),
+            recomputes: false,
+            loss_scale: 1.0,
+            added_sums: AddedSums::default(),
+            wait_spans: RefCell::default(),
+        }
+    }
+
+    /// Announces the visits of a step, or of a forward on its own, to the strategy.
+    ///
+    /// # Errors
+    /// Returns the error of a collective that was under way.
+    pub fn begin_step(&mut self, plan: &StepPlan) -> Result<()> {
+        self.strategy.begin_step(plan)
+    }
+
+    /// Runs `body` for each micro-batch of a visit, while the weights of its unit are present.
+    /// `body` gets the index of the micro-batch in the visit. Micro-sequences go back in reverse
+    /// order.
+    ///
+    /// # Errors
+    /// Returns the error of `body`, or of a collective that becomes due.
+    pub fn visit(
+        &mut self,
+        visit: &Visit,
+        mut body: impl FnMut(&mut Self, usize) -> Result<()>,
+    ) -> Result<()> {
+        let way = visit.work.direction();
+        // Gradients of weights have no direction, because they need no weights: nothing is gathered
+        // for them.
+        way.map_or(Ok(()), |way| self.strategy.pre_unit(visit.unit, way))?;
+        self.defers_for = (visit.work == Work::InputGrads).then_some(visit.unit);
+        let count = visit.micro_batches.len();
+        for number in 0..count {
+            self.current = self.micro_batch_at(visit, number);
+            self.visit_ends = number + 1 == count;
+            body(self, self.current - visit.micro_batches.start)?;
+        }
+        (self.current, self.visit_ends, self.defers_for) = (0, true, None);
+        way.map_or(Ok(()), |way| self.strategy.post_unit(visit.unit, way))
+    }
+
+    /// Returns true if this visit leaves out gradients of weights. A module may then pass them to
+    /// [`Pass::defer`].
+    pub fn defers(&self) -> bool {
+        self.defers_for.is_some()
+    }
+
+    /// Leaves `add`, which adds gradients of weights, to a later visit.
+    ///
+    /// # Panics
+    /// Panics if [`Pass::defers`] is false.
+    pub fn defer(&mut self, add: impl FnOnce(&mut Pass<'_>) -> Result<()> + Send + 'static) {
+        let unit = self.defers_for.expect("a visit that leaves out gradients of weights");
+        self.micro_batches[self.current].deferred.push((unit, Box::new(add)));
+    }
+
+    /// Adds the gradients of a unit's weights that were left out for the current micro-batch.
+    ///
+    /// # Errors
+    /// Returns the error of a collective that becomes due.
+    pub fn run_deferred(&mut self, unit: UnitId) -> Result<()> {
+        let deferred = &mut self.micro_batches[self.current].deferred;
+        let (due, others): (Vec<_>, Vec<_>) =
+            std::mem::take(deferred).into_iter().partition(|left| left.0 == unit);
+        // The others are put back before the calls, which borrow the whole pass.
+        *deferred = others;
+        due.into_iter().try_for_each(|(_, add)| add(self))
+    }
+
+    /// Sets the data of all micro-batches.
+    ///
+    /// # Panics
+    /// Panics if there is not one batch per micro-batch.
+    pub fn set_batches(&mut self, batches: impl IntoIterator<Item = Batch>) {
+        let mut batches = batches.into_iter();
+        for micro_batch in &mut self.micro_batches {
+            micro_batch.batch = Some(batches.next().expect("a batch for each micro-batch"));
+        }
+        assert!(batches.next().is_none(), "a batch for each micro-batch");
+    }
+
+    /// Returns the data of the current micro-batch.
+    ///
+    /// # Panics
+    /// Panics if it was not set.
+    pub fn batch(&self) -> Batch {
+        self.batch_of(self.current)
+    }
+
+    /// Returns the data of a micro-batch.
+    ///
+    /// # Panics
+    /// Panics if it was not set.
+    pub fn batch_of(&self, micro_batch: usize) -> Batch {
+        self.micro_batches[micro_batch].batch.clone().expect("the data is set before forward")
+    }
+
+    /// Returns the number of micro-batches.
+    pub fn count(&self) -> usize {
+        self.micro_batches.len()
+    }
+
+    fn tape(&mut self) -> &mut Tape {
+        &mut self.micro_batches[self.current].tape
+    }
+
+    /// Returns the weights of a parameter.
+    pub fn weights(&self, id: ParameterId) -> &[f32] {
+        self.strategy.weights(id)
+    }
+
+    /// Calls `add` with the operations of this pass and the gradient of a parameter, and reports
+    /// the gradient as ready. Does nothing for a frozen parameter.
+    ///
+    /// # Errors
+    /// Returns the error of `add`, of the GPU driver, or of a collective that becomes due.
+    pub fn accumulate(
+        &mut self,
+        id: ParameterId,
+        add: impl FnOnce(&dyn Ops, ValuesMut<'_>) -> Result<()>,
+    ) -> Result<()> {
+        self.add(id, add)?;
+        self.grad_ready(id)
+    }
+
+    /// Reports that this micro-batch has added the gradient of one use of a parameter. The strategy
+    /// learns of it after the last micro-batch of the visit.
+    ///
+    /// # Errors
+    /// Returns the error of a collective that becomes due.
+    pub fn grad_ready(&mut self, id: ParameterId) -> Result<()> {
+        if !self.visit_ends {
+            return Ok(());
+        }
+        if let Some((_, gradient)) = self.strategy.weights_and_gradient(id) {
+            // The sum of all micro-batches of the visit is copied at once, because each copy waits
+            // for the GPU.
+            self.device.map_or(Ok(()), |device| device.take_gradient(id, gradient))?;
+            return self.strategy.grad_ready(id);
+        }
+        let trains = self.strategy.device_store(id).is_some_and(|store| store.is_trainable(id));
+        if trains { self.strategy.grad_ready(id) } else { Ok(()) }
+    }
+
+    /// Sets the factor of the loss in backward.
+    pub fn set_loss_scale(&mut self, scale: f32) {
+        self.loss_scale = scale;
+    }
+
+    /// Runs `body` without backward: nothing is saved and dropout is off.
+    ///
+    /// # Errors
+    /// Returns the error of `body`.
+    pub fn no_grad<R>(&mut self, body: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
+        let keeps = std::mem::replace(&mut self.saves_activations, false);
+        let result = body(self);
+        self.saves_activations = keeps;
+        result
+    }
+
+    /// Returns true if a backward follows, which means training.
+    pub fn keeps(&self) -> bool {
+        self.saves_activations
+    }
+
+    /// Runs `body` while the weights of `unit` are present.
+    ///
+    /// # Errors
+    /// Returns the error of `body`, or of a collective that becomes due.
+    pub fn unit<R>(
+        &mut self,
+        unit: UnitId,
+        way: Direction,
+        body: impl FnOnce(&mut Self) -> Result<R>,
+    ) -> Result<R> {
+        self.strategy.pre_unit(unit, way)?;
+        let result = body(self)?;
+        self.strategy.post_unit(unit, way)?;
+        Ok(result)
+    }
+
+    /// Runs an operation that waits for other ranks, and records the duration.
+    pub fn timed_wait<R>(&self, name: &'static str, body: impl FnOnce() -> R) -> R {
+        self.timed_wait_for(WaitKind::Layer, name, body)
+    }
+
+    /// Runs an operation that waits for other ranks for this reason, and records the duration.
+    pub fn timed_wait_for<R>(&self, kind: WaitKind, name: &'static str, body: impl FnOnce() -> R) -> R {
+        let start = Instant::now();
+        let result = body();
+        self.wait_spans.borrow_mut().push(WaitSpan { kind, name, start, time: start.elapsed() });
+        result
+    }
+
+    /// Returns every wait for other ranks since the last call.
+    pub fn take_waits(&mut self) -> Vec<WaitSpan> {
+        self.wait_spans.take()
+    }
+
+    /// Allocates a tensor with unspecified values.
+    pub fn tensor(&self, rows: usize, columns: usize) -> Tensor {
+        Tensor::new(&self.host.memory, rows, columns)
+    }
+
+    /// Allocates a tensor with unspecified values in the memory where modules compute.
+    ///
+    /// # Errors
+    /// Returns an error of the GPU driver.
+    pub fn tensor_in_place(&self, rows: usize, columns: usize) -> Result<Tensor> {
+        self.device.map_or_else(|| Ok(self.tensor(rows, columns)), |device| device.tensor(rows, columns))
+    }
+
+    /// Allocates a tensor of zeros in the memory where modules compute.
+    ///
+    /// # Errors
+    /// Returns an error of the GPU driver.
+    pub fn zeros_in_place(&self, rows: usize, columns: usize) -> Result<Tensor> {
+        let zeros = || Ok(Tensor::zeros(&self.host.memory, rows, columns));
+        self.device.map_or_else(zeros, |device| device.tensor(rows, columns))
+    }
+
+    /// Copies host data to a tensor in the memory where modules compute.
+    ///
+    /// # Errors
+    /// Returns an error of the GPU driver.
+    pub fn tensor_from(&self, rows: usize, columns: usize, data: &[f32]) -> Result<Tensor> {
+        match self.device {
+            Some(device) => device.tensor_from(rows, columns, data),
+            None => Ok(Tensor::from_slice(&self.host.memory, rows, columns, data)),
+        }
+    }
+
+    /// Moves a tensor from the host to the memory where modules compute.
+    ///
+    /// # Errors
+    /// Returns an error of the GPU driver.
+    pub fn move_in_place(&self, tensor: Tensor) -> Result<Tensor> {
+        match self.device {
+            Some(device) => device.tensor_from(tensor.rows(), tensor.columns(), tensor.data()),
+            None => Ok(tensor),
+        }
+    }
+
+    /// Allocates activations with unspecified values.
+    pub fn floats(&self, count: usize) -> F32Vec {
+        self.host.memory.alloc(AllocClass::Activations, count)
+    }
+
+    /// Returns the allocator.
+    pub fn memory(&self) -> &Allocator {
+        &self.host.memory
+    }
+
+    /// Returns the seeds of the current micro-batch.
+    pub fn seeds(&self) -> Seeds {
+        self.micro_batches[self.current].seeds
+    }
+
+    /// Sets the number of consecutive rows that form one sequence, or this rank's chunk of it, for
+    /// micro-batches without data.
+    pub fn set_sequence(&mut self, rows: usize) {
+        self.sequence = rows;
+    }
+
+    /// Returns the number of consecutive rows that form one sequence; attention stays within it.
+    /// With [`Pass::sequence_group`], it is the length of this rank's chunk.
+    pub fn sequence(&self) -> usize {
+        let batch = self.micro_batches[self.current].batch.as_ref();
+        let tokens = batch.and_then(|batch| batch.get::<TokenBatch>().ok());
+        tokens.map_or(self.sequence, |tokens| tokens.sequence)
+    }
+
+    /// Sets the ranks that hold chunks of the same sequences: sequence-data parallelism. Chunks are
+    /// equal.
+    ///
+    /// Each of the S ranks computes the mean loss of its own tokens. In backward it computes the
+    /// gradient of the *sum* of all S means along the paths through itself: attention sums the
+    /// gradients of keys and values of all ranks. The mean of these gradients over the S ranks is
+    /// the gradient of the mean loss of whole sequences. Gradients and losses are therefore
+    /// averaged over chunks as over samples: over all data ranks.
+    pub fn set_sequence_group(&mut self, ranks: Option<&Communicator>) {
+        self.sequence_group = ranks.cloned();
+    }
+
+    /// Sets the distribution of positions over the ranks of [`Pass::set_sequence_group`].
+    pub fn set_placement(&mut self, placement: Placement) {
+        self.placement = placement;
+    }
+
+    /// Sets how attention gets the keys and values of other ranks. In a ring, groups of
+    /// `ulysses_ranks` neighbors exchange positions for heads.
+    pub fn set_kv_transfer(&mut self, transfer: KvTransfer, ulysses_ranks: usize) {
+        (self.kv_transfer, self.ulysses_ranks) = (transfer, ulysses_ranks);
+    }
+
+    /// Returns the number of neighbors that exchange positions for heads; `None` if all keys and
+    /// values are gathered, or sequences are whole.
+    pub(crate) fn head_group_size(&self) -> Option<usize> {
+        self.kv_transfer.head_group_size(self.sequence_group()?.size(), self.ulysses_ranks)
+    }
+
+    /// Returns the ranks with chunks of each sequence; `None` if sequences are whole.
+    pub fn sequence_group(&self) -> Option<&Communicator> {
+        self.sequence_group.as_ref()
+    }
+
+    /// Sets the keys and values of earlier positions, and returns those that were set before. Rows
+    /// follow these positions.
+    pub fn set_kv_cache(&mut self, cache: Option<KvCache>) -> Option<KvCache> {
+        std::mem::replace(&mut self.kv_cache, cache)
+    }
+
+    /// Returns the keys and values of earlier positions, if they are set.
+    pub fn kv_cache(&self) -> Option<&KvCache> {
+        self.kv_cache.as_ref()
+    }
+
+    /// Returns the keys and values of earlier positions for changes, if they are set.
+    pub fn kv_cache_mut(&mut self) -> Option<&mut KvCache> {
+        self.kv_cache.as_mut()
+    }
+
+    /// Returns the positions in its sequence of the rows of one sequence, in ascending order.
+    pub fn positions(&self) -> Vec<usize> {
+        let length = self.sequence();
+        if let Some(cache) = &self.kv_cache {
+            return (cache.length()..cache.length() + length).collect();
+        }
+        let chunk = self.chunk();
+        (0..length).map(|row| chunk.position(row, length)).collect()
+    }
+
+    /// Returns this rank's chunk of each sequence.
+    pub fn chunk(&self) -> SequenceChunk {
+        let (rank, ranks) = self.sequence_group().map_or((0, 1), |ranks| (ranks.rank(), ranks.size()));
+        let chunk = SequenceChunk { placement: self.placement, ..SequenceChunk::new(rank, ranks) };
+        chunk.within(self.micro_sequence(), self.micro_sequences())
+    }
+
+    /// Returns the number of threads for a matrix product.
+    pub fn threads(&self) -> usize {
+        self.host.threads
+    }
+
+    /// Returns true if everything saved in forward has been restored, and no gradient is left out.
+    pub fn is_complete(&self) -> bool {
+        let mut micro_batches = self.micro_batches.iter();
+        self.micro_sequences.is_complete()
+            && micro_batches.all(|micro_batch| micro_batch.tape.is_empty() && micro_batch.deferred.is_empty())
+    }
+}
