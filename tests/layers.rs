@@ -14,7 +14,7 @@ struct Crate {
     layers: &'static [&'static [&'static str]],
 }
 
-const CRATES: [Crate; 3] = [
+const CRATES: [Crate; 5] = [
     Crate {
         folder: "src",
         layers: &[
@@ -48,31 +48,45 @@ const CRATES: [Crate; 3] = [
         ],
     },
     Crate {
-        folder: "trainer/src",
+        folder: "trainer/nn/src",
         layers: &[
-            &["error", "random", "counted", "progress", "available_memory"],
-            &["file_kind", "output_file", "process_group", "gpu_timeline"],
+            &["counted", "error", "random"],
+            &["batch", "gpu_timeline", "placement", "process_group"],
             &["allocator"],
             &["ops"],
             &["parameter", "tensor"],
-            &["device", "optim", "step_plan"],
-            &["flat"],
+            &["device", "step_plan"],
             &["strategy"],
-            &["parallel"],
-            &["data"],
-            &["checkpoint"],
             &["pass"],
-            &["nn", "mesh"],
+            &["modules"],
+            &["model"],
+            &["testing"],
+        ],
+    },
+    Crate {
+        folder: "trainer/parallel/src",
+        layers: &[
+            &["bucket", "mesh", "optimizer"],
+            &["data_parallel"],
             &["tensor_parallel"],
             &["experts"],
-            &["models"],
             &["pipeline"],
+            &["testing"],
+        ],
+    },
+    Crate {
+        folder: "trainer/src",
+        layers: &[
+            &["available_memory", "file_kind", "output_file", "progress"],
+            &["data"],
+            &["checkpoint"],
+            &["models"],
             &["config"],
             &["stages"],
             &["cost"],
             &["train"],
             &["planner"],
-            &["fuzzing", "testing"],
+            &["fuzzing"],
         ],
     },
 ];
@@ -99,7 +113,7 @@ fn modules_use_only_lower_layers() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
         let mut sources = Vec::new();
         read_below(&root, &root, &mut sources);
-        assert!(sources.len() > 40, "only {} files found in {folder}", sources.len());
+        assert!(sources.len() > 30, "only {} files found in {folder}", sources.len());
         let library = fs::read_to_string(root.join("lib.rs")).expect("readable");
         let found = violations(layers, &library, &sources);
         wrong.extend(found.into_iter().map(|violation| format!("{folder}: {violation}")));

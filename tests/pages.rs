@@ -150,7 +150,18 @@ fn links_lead_to_files_and_headings() {
 }
 
 /// Folders from which pages name files: the root, and those that a page is about.
-const BASES: [&str; 7] = ["", "src", "transports/src", "trainer/src", "cuda", "reducers", "docs"];
+const BASES: [&str; 10] = [
+    "",
+    "src",
+    "transports/src",
+    "trainer",
+    "trainer/src",
+    "trainer/nn/src",
+    "trainer/parallel/src",
+    "cuda",
+    "reducers",
+    "docs",
+];
 
 #[test]
 fn paths_in_code_spans_exist() {

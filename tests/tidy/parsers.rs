@@ -30,7 +30,7 @@ const MARKS: [&str; 17] = [
     ".all_to_all(",
 ];
 /// Folders whose code runs in programs of users.
-const ROOTS: [&str; 9] = [
+const ROOTS: [&str; 11] = [
     "adapters/",
     "capi/src/",
     "cli/src/",
@@ -38,6 +38,8 @@ const ROOTS: [&str; 9] = [
     "python/src/",
     "reducers/",
     "src/",
+    "trainer/nn/src/",
+    "trainer/parallel/src/",
     "trainer/src/",
     "transports/src/",
 ];

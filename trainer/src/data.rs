@@ -28,7 +28,7 @@ pub(crate) use tokenizer::fuzz as fuzz_tokenizer;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use tokens::fuzz as fuzz_tokens;
 pub use tokens::{TokenFile, TokenSource, TokenWidth};
-pub use windows::{PADDING, TokenWindows};
+pub use windows::TokenWindows;
 
 #[cfg(test)]
 mod tests;

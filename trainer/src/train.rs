@@ -24,6 +24,7 @@ mod run;
 mod setup;
 mod shared_cores;
 mod stage_times;
+mod step;
 mod trace;
 mod train_loop;
 mod validate;
@@ -41,8 +42,9 @@ pub use pretrained::{export, export_with_progress};
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use report::fuzz as fuzz_records;
 pub use report::{StepRecord, validation_text};
-pub use run::{Run, StepStats};
+pub use run::Run;
 pub(crate) use setup::mesh;
+pub use step::StepStats;
 
 #[cfg(test)]
 mod tests;

@@ -4,6 +4,9 @@ use crate::error::{Error, Result};
 use std::any::{Any, type_name};
 use std::sync::Arc;
 
+/// Target of positions after the end of a sequence, which fill it up. No vocabulary has this token.
+pub const PADDING: u32 = u32::MAX;
+
 /// Batch of sequences of one length, or of chunks of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenBatch {

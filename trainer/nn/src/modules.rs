@@ -5,6 +5,7 @@
 //! gradient with respect to the input. It adds to the gradients of its parameters, in the reverse
 //! order of their use in forward.
 
+mod activation_checkpoint;
 mod attention;
 mod containers;
 mod cross_entropy;
@@ -19,7 +20,8 @@ mod query_key_norm;
 mod rope;
 mod swiglu;
 
-pub use crate::modules::containers::{ActivationCheckpoint, Residual, Sequential};
+pub use crate::modules::activation_checkpoint::ActivationCheckpoint;
+pub use crate::modules::containers::{Residual, Sequential};
 pub use crate::modules::linear_init::LinearInit;
 pub use attention::Attention;
 pub use cross_entropy::CrossEntropy;

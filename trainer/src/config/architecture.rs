@@ -1,10 +1,10 @@
 //! Dimensions of language models: from the keys of a configuration, and back.
 
 use crate::config::{Config, Experts, FeedForward, Model, Norm, Positions, RopeScalingKind};
-use crate::data::PADDING;
 use crate::models::hugging_face::read_folder;
 use crate::models::{self, GptConfig};
 use std::path::Path;
+use unisono_nn::batch::PADDING;
 use unisono_nn::error::Result;
 use unisono_nn::modules::{Llama3Scaling, RopeConfig, RopeScaling, YarnScaling};
 

@@ -70,7 +70,7 @@ const COPY_BYTES: usize = 64 << 20;
 /// with lines `ranks,bytes,microseconds`.
 ///
 /// # Errors
-/// [`Error::File`] for any other format.
+/// [`unisono_nn::Error::File`] for any other format.
 pub(crate) fn read(path: &Path) -> Result<(usize, Vec<Measurement>)> {
     let text = file_kind::read_text(path, "a file of measurements")?;
     parse(&text).map_err(|what| file_kind::recognized(path, "a file of measurements", what))

@@ -2,6 +2,7 @@ use super::*;
 use std::collections::{BTreeMap, HashSet};
 use std::fs;
 use std::path::PathBuf;
+use unisono_nn::batch::PADDING;
 use unisono_nn::error::Error;
 use unisono_nn::placement::{Placement, SequenceChunk};
 

@@ -1,7 +1,7 @@
 //! Sequences of one length from concatenated documents.
 
 use super::TokenSource;
-use unisono_nn::batch::TokenBatch;
+use unisono_nn::batch::{PADDING, TokenBatch};
 use unisono_nn::error::{Error, Result};
 use unisono_nn::placement::SequenceChunk;
 
@@ -11,9 +11,6 @@ pub struct TokenWindows {
     tokens: Box<dyn TokenSource>,
     sequence: usize,
 }
-
-/// Target of positions after the end of a sequence, which fill it up. No vocabulary has this token.
-pub const PADDING: u32 = u32::MAX;
 
 impl TokenWindows {
     /// Creates windows of `sequence` tokens.

@@ -41,7 +41,8 @@ impl Topology {
     /// Reads a file.
     ///
     /// # Errors
-    /// [`Error::File`] for text that is no topology, and for numbers that are not above 0.
+    /// [`unisono_nn::Error::File`] for text that is no topology, and for numbers that are not above
+    /// 0.
     pub(crate) fn read(path: &Path) -> Result<Self> {
         let text = file_kind::read_text(path, "a topology in TOML")?;
         Self::parse(&text).map_err(|what| file_kind::recognized(path, "a topology in TOML", what))

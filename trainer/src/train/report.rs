@@ -11,7 +11,8 @@ pub(crate) use crate::train::report::metrics::fuzz;
 pub(super) use crate::train::report::progress::print_line;
 pub use crate::train::report::progress::validation_text;
 
-use super::run::{Run, StepStats};
+use super::run::Run;
+use super::step::StepStats;
 use super::{pretrained, setup};
 use crate::config::Config;
 use crate::train::memory_report::MemoryReport;

@@ -1,7 +1,8 @@
 //! Validation loss of a run.
 
 use crate::data::{LastBatch, Sampler};
-use crate::train::run::{Run, run_program};
+use crate::train::run::Run;
+use crate::train::step::run_program;
 use unisono_nn::batch::Batch;
 use unisono_nn::error::Result;
 use unisono_nn::model;

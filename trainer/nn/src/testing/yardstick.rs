@@ -13,7 +13,7 @@ use unisono_transports::sys::affinity::has_free_cores;
 /// enough, says so and returns; the test harness does not capture the line.
 ///
 /// # Panics
-/// Panics if measurements were wrong as often as [`TRIES`] while the machine was quiet.
+/// Panics if measurements were wrong as often as three times while the machine was quiet.
 pub fn assert_measured<T: std::fmt::Debug>(
     what: &str,
     measure: impl Fn() -> T,

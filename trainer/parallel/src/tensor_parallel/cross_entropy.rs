@@ -61,7 +61,7 @@ impl VocabParallelCrossEntropy {
         Ok((loss * f64::from(share)) as f32)
     }
 
-    /// Computes the sum as [`CrossEntropy::loss_sum`](unisono_nn::modules::CrossEntropy::loss_sum) does.
+    /// Computes the sum as [`unisono_nn::modules::CrossEntropy::loss_sum`] does.
     ///
     /// # Errors
     /// Fails as [`VocabParallelCrossEntropy::forward_scaled`] does.
@@ -84,8 +84,8 @@ impl VocabParallelCrossEntropy {
         Ok(loss)
     }
 
-    /// Computes the gradient as [`CrossEntropy::logits_grad`](unisono_nn::modules::CrossEntropy::logits_grad)
-    /// does, without communication.
+    /// Computes the gradient as [`unisono_nn::modules::CrossEntropy::logits_grad`] does, without
+    /// communication.
     pub fn logits_grad(&self, logits: &mut Tensor, targets: &[u32], log_sums: &[f32], factor: f32) {
         for (row, &target) in targets.iter().enumerate() {
             let factor = if Some(target) == self.ignore_index { 0.0 } else { factor };

@@ -31,7 +31,7 @@ fn steps(ranks: usize, changes: &str) -> Steps {
     });
     let first = &results[0];
     for right in &results {
-        let same = |(left, right): (&super::super::run::StepStats, &super::super::run::StepStats)| {
+        let same = |(left, right): (&crate::train::StepStats, &crate::train::StepStats)| {
             (left.loss, left.grad_norm) == (right.loss, right.grad_norm)
         };
         assert!(first.iter().zip(right).all(same), "all ranks report the same: {changes}");
