@@ -36,23 +36,25 @@ const PROGRAMS: [(&str, &[&str]); 3] = [
 ];
 
 /// Name in the suite, and the arguments of cargo that build it.
-const EXECUTABLES: [(&str, &[&str]); 4] = [
+const EXECUTABLES: [(&str, &[&str]); 5] = [
     ("test-driver", &["test", "--release", "--package", "unisono-cuda", "--test", "gpu"]),
     (
         "test-collectives",
         &["test", "--release", "--package", "unisono", "--features", "gpu", "--test", "device"],
     ),
+    ("test-parallel", &["test", "--release", "--package", "unisono-parallel", "--lib"]),
     ("test-trainer", &["test", "--release", "--package", "unisono-trainer", "--lib"]),
     ("experiments", &["bench", "--package", "unisono-cuda", "--bench", "gpu"]),
 ];
 
 /// Executables of a rehearsal: name in the suite, package, kind of target, and target. They are
 /// built as the tests of the workspace are, so that little is left to build after those.
-const WORKSPACE: [(&str, &str, &str, &str); 6] = [
+const WORKSPACE: [(&str, &str, &str, &str); 7] = [
     ("unisono", "unisono-cli", "bin", "unisono"),
     ("unisono-train", "unisono-trainer", "bin", "unisono-train"),
     ("test-driver", "unisono-cuda", "test", "gpu"),
     ("test-collectives", "unisono", "test", "device"),
+    ("test-parallel", "unisono-parallel", "lib", "unisono_parallel"),
     ("test-trainer", "unisono-trainer", "lib", "unisono_trainer"),
     ("experiments", "unisono-cuda", "bench", "gpu"),
 ];
@@ -82,7 +84,7 @@ fn is_program(executable: &cargo::Executable) -> bool {
 
 /// A name in the table of skips that is no test would leave out nothing.
 fn check_skips(suite: &Path) -> Result {
-    let listed = ["test-driver", "test-collectives", "test-trainer"].map(|name| {
+    let listed = ["test-driver", "test-collectives", "test-parallel", "test-trainer"].map(|name| {
         let listed = cargo::output(Command::new(suite.join(name)).arg("--list"));
         listed.map(|text| {
             text.lines().filter_map(|line| line.strip_suffix(": test")).map(str::to_owned).collect()

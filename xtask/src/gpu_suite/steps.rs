@@ -266,15 +266,15 @@ pub(super) fn others(setting: &Setting) -> Vec<Step> {
 
 pub(super) fn all_tests(setting: &Setting) -> Vec<Step> {
     let each = setting.either(8, 60);
-    // Modules of the trainer that use a device.
-    let trainer = "--only train::tests::device::,tensor_parallel::tests::failures::";
     let tests = |seconds: u64, executable: &str, arguments: &str| {
         setting.tests(setting.either(seconds, 200), executable, &format!("{arguments} --each {each}"))
     };
     vec![
         tests(20, "test-driver", ""),
         tests(40, "test-collectives", &format!("--without {SMOKE}")),
-        tests(60, "test-trainer", trainer),
+        // Modules that use a device.
+        tests(20, "test-parallel", "--only tensor_parallel::tests::failures::"),
+        tests(60, "test-trainer", "--only train::tests::device::"),
     ]
 }
 
