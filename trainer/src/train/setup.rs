@@ -335,8 +335,8 @@ fn check_shard_ranks(config: &Config, mesh: &Mesh) -> Result<()> {
     Ok(())
 }
 
-/// Returns the identity of the data, if all ranks have the same configuration and data, and if
-/// this rank's part of the tokens is within the vocabulary.
+/// Returns the identity of the data, if all ranks have the same configuration and data, and if no
+/// rank finds a token beyond the vocabulary in its part of them.
 fn agreed_dataset(world: &Communicator, config: &Config, feed: &DataLoader) -> Result<DatasetId> {
     let data = dataset_id(&feed.training, &config.data.path)?;
     // Ranks with other settings would start other collectives. With other data, the shares of a
@@ -350,7 +350,11 @@ fn agreed_dataset(world: &Communicator, config: &Config, feed: &DataLoader) -> R
             Err(Error::invalid(what))
         }
         None => {
-            feed.examine(world.rank(), world.size())?;
+            // Ranks examine different parts, so one of them can fail alone. The others would wait
+            // for it in the next collective.
+            let examined = feed.examine(world.rank(), world.size());
+            let who = SavedBy { world: Some(world), ..SavedBy::default() };
+            who.agree_on_result(examined, "examining the tokens of a file")?;
             Ok(data)
         }
     }

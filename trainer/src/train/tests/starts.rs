@@ -46,6 +46,19 @@ fn token_beyond_the_vocabulary_ends_the_start() {
     assert!(error.ends_with("tokens.u16: token 647 is 50; the vocabulary has 50"), "{error}");
 }
 
+/// A short file is one piece, which rank 0 examines. The last token belongs to no sample.
+#[test]
+fn token_that_one_rank_finds_ends_the_start_of_all() {
+    let folder = folder();
+    let path = folder.path().join("tokens.u16");
+    crate::data::TokenFile::write(&path, (0..16 * 40 + 7).map(|index| index % 50).chain([50])).unwrap();
+    let data = format!("data.path={}", path.display());
+    let config = tiny(folder.path(), &["data.kind=tokens", "data.vocabulary=50", &data]);
+    let ends = run_ranks(3, |world| Run::new(&config, world).map(drop).unwrap_err().to_string());
+    assert!(ends[0].ends_with("tokens.u16: token 647 is 50; the vocabulary has 50"), "{}", ends[0]);
+    assert_eq!(ends[1..], ["examining the tokens of a file failed on rank 0"; 2]);
+}
+
 #[test]
 fn incompatible_checkpoint_is_rejected_by_key() {
     let folder = folder();
