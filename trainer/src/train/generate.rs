@@ -96,7 +96,7 @@ fn with_settings_of_model(
 
 impl Run {
     /// Generates the text after `prompt`, by the section `sample` of the configuration; `None` if
-    /// the model generates no text. All ranks must call this.
+    /// the model generates no text. All ranks must call this, and return the same text.
     ///
     /// # Errors
     /// Fails for an empty prompt. Returns the error of a failed collective.
@@ -110,7 +110,14 @@ impl Run {
         let mut strategy = HostStrategy::new(&mut *self.strategy, &self.inventory);
         let mut pass = Pass::new(&mut strategy, &self.memory, seeds, self.config.threads);
         let (program, stages) = (&self.validation, self.groups.get(GroupKind::Pipeline));
-        let mut forward = |pass: &mut Pass<'_>| next_logits(&self.model, pass, program, stages);
+        let data_group = self.groups.get(GroupKind::Data);
+        let mut forward = |pass: &mut Pass<'_>| -> Result<Vec<f32>> {
+            let mut logits = next_logits(&self.model, pass, program, stages)?;
+            // Unequal processors can round logits so that ranks would choose different tokens. A
+            // rank whose text ended first would be missing in the forward passes of the others.
+            data_group.map_or(Ok(()), |group| group.broadcast(&mut logits, 0))?;
+            Ok(logits)
+        };
         let writer = Writer { gpt: &self.model, codec: &codec, config: &self.config };
         let text = writer.continue_prompt(&mut pass, prompt, &mut forward, &mut |_| Ok(()))?;
         self.strategy.wait_all()?;
