@@ -1,10 +1,11 @@
 //! Warns of ranks whose processors can round matrix products differently.
 
 use super::setup;
-use crate::config::{Config, DeviceKind, OptimizerKind};
+use crate::config::{Config, DeviceKind, Model, OptimizerKind};
 use unisono::Communicator;
 use unisono_nn::error::Result;
 use unisono_nn::ops::InstructionSets;
+use unisono_parallel::data_parallel::ShardGroups;
 use unisono_parallel::mesh::Mesh;
 
 /// Logs a warning on rank 0 if ranks compute matrix products with different instruction sets.
@@ -72,15 +73,21 @@ fn listed(ranks: &[usize]) -> String {
 
 /// Returns what follows for a run from products that ranks round differently.
 fn consequences(config: &Config, mesh: &Mesh) -> Vec<&'static str> {
-    let is_replicated = config.strategy.uses(|kind| !kind.shards_state()) && mesh.data_size() > 1;
     let has_routers = config.experts.count > 0 && config.mesh.tensor > 1;
     let is_muon = config.optimizer.kind == OptimizerKind::Muon;
     let mut found = Vec::new();
-    if is_muon && is_replicated {
+    if is_muon && replicates_state(config, mesh) {
         found.push(
             "data ranks take the steps of Muon each for itself, so that their weights can differ in the last \
              bits: log.check_replicas_every finds that, and strategy.kind=zero1 sends the weights of one rank \
-             to the others",
+             to the others, without strategy.shard_ranks and strategy.replicate_below",
+        );
+    }
+    if is_muon && repeats_heads(config) {
+        found.push(
+            "tensor parallel ranks take Muon's steps of repeated heads of keys and values each for itself, so \
+             that these can differ in the last bits: log.check_replicas_every finds that, and mesh.tensor up \
+             to model.kv_heads repeats none",
         );
     }
     if is_muon && has_routers {
@@ -102,6 +109,20 @@ fn consequences(config: &Config, mesh: &Mesh) -> Vec<&'static str> {
         );
     }
     found
+}
+
+/// Returns true if several data ranks keep the state of the same weights. Every group that divides
+/// state has all of it, and small parameters may be on all ranks.
+fn replicates_state(config: &Config, mesh: &Mesh) -> bool {
+    let (strategy, ranks) = (&config.strategy, mesh.data_size());
+    let is_whole = strategy.uses(|kind| !kind.shards_state()) || strategy.replicate_below > 0;
+    ranks > 1 && (is_whole || ShardGroups::new(strategy.shard_ranks, ranks).groups > 1)
+}
+
+/// Returns true if there are more tensor parallel ranks than heads of keys and values.
+fn repeats_heads(config: &Config) -> bool {
+    let Model { heads, kv_heads, .. } = config.model;
+    (1..heads).contains(&kv_heads) && config.mesh.tensor > kv_heads
 }
 
 #[cfg(test)]
@@ -153,6 +174,17 @@ mod tests {
         assert!(muon.contains("log.check_replicas_every finds that, and strategy.kind=zero1"), "{muon}");
         let sharded = text(&["optimizer.kind=muon", "strategy.kind=zero1"], 2);
         assert!(sharded.contains("no rank repeats products"), "{sharded}");
+        for copies in ["strategy.shard_ranks=2", "strategy.replicate_below=100"] {
+            let copied = text(&["optimizer.kind=muon", "strategy.kind=zero3", copies], 4);
+            assert!(copied.contains("data ranks take the steps of Muon"), "{copies}: {copied}");
+        }
+        let grouped = ["optimizer.kind=muon", "strategy.kind=zero1", "strategy.shard_ranks=2"];
+        let one_group = text(&grouped, 2);
+        assert!(one_group.contains("no rank repeats products"), "{one_group}");
+        let heads = ["optimizer.kind=muon", "mesh.tensor=4", "model.heads=4", "model.kv_heads=2"];
+        let repeated = text(&heads, 4);
+        assert!(repeated.contains("Muon's steps of repeated heads"), "{repeated}");
+        assert!(!repeated.contains("data ranks take"), "{repeated}");
         let routers = text(&["experts.count=4", "mesh.tensor=2"], 2);
         assert!(routers.contains("different experts") && !routers.contains("Muon"), "{routers}");
     }
