@@ -251,6 +251,8 @@ fn invalid_configs_are_rejected() {
         ("model.dropout=1.0", "model.dropout = 1 is not a fraction below 1"),
         ("optimizer.lr=nan", "optimizer.lr = NaN is not a valid size"),
         ("sample.repetition_penalty=0", "sample.repetition_penalty = 0: it must be positive"),
+        ("sample.repetition_penalty=1e-40", "sample.repetition_penalty = 1e-40: it is from 0.001 to 1000"),
+        ("sample.repetition_penalty=1e39", "sample.repetition_penalty = 1e39: it is from 0.001 to 1000"),
         ("optimizer.beta2=1", "optimizer.beta2 = 1 is not a fraction below 1"),
         ("data.path=", "data.path is empty: name a file or folder"),
         ("strategy.bucket_mb=0", "strategy.bucket_mb = 0 is not a valid size"),

@@ -5,6 +5,7 @@ use crate::config::{
 };
 use crate::data::text;
 use crate::models::narrow_window;
+use std::ops::RangeInclusive;
 use unisono_nn::parameter::Dtype;
 use unisono_parallel::data_parallel::ParallelKind;
 use unisono_parallel::data_parallel::ReduceFrequency;
@@ -168,8 +169,20 @@ fn float_constraints(config: &Config) -> Vec<(bool, String)> {
             format!("sample.top_p = {} is not a probability above 0", config.sample.top_p),
         ),
         positive("sample.repetition_penalty", config.sample.repetition_penalty),
+        (
+            PENALTIES.contains(&config.sample.repetition_penalty),
+            format!(
+                "sample.repetition_penalty = {:e}: it is from {} to {}",
+                config.sample.repetition_penalty,
+                PENALTIES.start(),
+                PENALTIES.end()
+            ),
+        ),
     ]
 }
+
+/// Penalties with which logits stay numbers of 32 bits.
+const PENALTIES: RangeInclusive<f64> = 1e-3..=1e3;
 
 /// Largest decay rate with which a second moment of 16 bits still follows the gradients. Rounding
 /// loses changes below one part in 256, and the moment stays within 1/(256 (1−β₂)) of its value.
