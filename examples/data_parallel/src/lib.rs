@@ -16,7 +16,6 @@ mod naive;
 mod overlapped;
 mod owners;
 mod replica;
-use unisono_nn::testing::slow;
 
 pub use naive::Naive;
 pub use overlapped::Overlapped;
@@ -30,6 +29,7 @@ use unisono_nn::Result;
 use unisono_nn::allocator::Allocator;
 use unisono_nn::parameter::Inventory;
 use unisono_nn::strategy::Strategy;
+use unisono_nn::testing::slow;
 use unisono_parallel::data_parallel::{DataParallel, ParallelKind, ProcessGroups, Settings, ShardedStrategy};
 use unisono_parallel::optimizer::{Optimizer, Step};
 

@@ -1,6 +1,6 @@
 //! Memory accounting: current and peak bytes per class.
 //!
-//! All large vectors of the trainer come from one [`Allocator`] per rank. Freed vectors are cached
+//! All large vectors of a rank come from one [`Allocator`] per rank. Freed vectors are cached
 //! for the next request of the same class and length, so that a second step allocates nothing. A
 //! vector never changes its class: state that stays would take it from values that come again.
 

@@ -1,11 +1,11 @@
-//! Errors of the trainer. Each message names the cause and a remedy.
+//! Errors of this crate and of those above it. Each message names the cause and a remedy.
 
 use unisono_transports::text::printable;
 
 /// Result of the functions of this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Errors of the trainer, by cause.
+/// Errors of this crate and of those above it, by cause.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -50,16 +50,24 @@ impl Flow {
 /// Part of a model whose parameters are one unit. Computes the current micro-batch of the pass
 /// while the weights of the unit are present.
 pub trait Block: Send {
-    /// Computes the output.
+    /// Computes the output. The first block gets [`Flow::Start`], and the last one returns
+    /// [`Flow::Loss`].
     ///
     /// # Errors
-    /// Returns the error of a failed collective.
+    /// Returns the error of a failed collective, or of the GPU driver.
+    ///
+    /// # Panics
+    /// May panic for a flow of another kind or shape.
     fn forward(&self, pass: &mut Pass<'_>, input: Flow) -> Result<Flow>;
 
-    /// Computes the gradient with respect to the input, and adds to the gradients of weights.
+    /// Computes the gradient with respect to the input, and adds to the gradients of weights. The
+    /// last block gets the factor of the loss, and the first one returns [`Flow::Start`].
     ///
     /// # Errors
-    /// Returns the error of a failed collective.
+    /// Returns the error of a failed collective, or of the GPU driver.
+    ///
+    /// # Panics
+    /// May panic as [`Block::forward`] does.
     fn backward(&self, pass: &mut Pass<'_>, gradient: Flow) -> Result<Flow>;
 }
 
@@ -77,11 +85,19 @@ impl Block for ModuleBlock {
 }
 
 /// Model with a loss: a list of blocks.
+///
+/// A training loop calls [`Pass::begin_step`], [`set_batches`] and [`run_plan`] with one plan.
+/// [`Model::forward`] and [`Model::backward`] are for tests and for single batches. They announce
+/// no plan, so call [`Pass::begin_step`] first, unless the strategy is a
+/// [`LocalStrategy`](crate::strategy::LocalStrategy).
 pub trait Model: Send {
     /// Returns the number of blocks, which is the number of units.
     fn block_count(&self) -> usize;
 
     /// Returns the block of a unit.
+    ///
+    /// # Panics
+    /// May panic if there is no such unit.
     fn block(&self, unit: UnitId) -> &dyn Block;
 
     /// Checks that the model can compute a batch.
@@ -97,10 +113,14 @@ pub trait Model: Send {
     /// Fails if they differ from block to block.
     fn feature_shape(&self, pass: &Pass<'_>, micro_batch: usize) -> Result<[usize; 2]>;
 
-    /// Computes the mean loss of each micro-batch of the pass, all of them unit by unit.
+    /// Computes the mean loss of each micro-batch of the pass, all of them unit by unit. `batches`
+    /// has one element for each micro-batch.
     ///
     /// # Errors
     /// Fails for an unsuitable batch. Returns the error of a failed collective.
+    ///
+    /// # Panics
+    /// Panics as [`Pass::set_batches`] does.
     fn forward_each(&self, pass: &mut Pass<'_>, batches: &[Batch]) -> Result<Vec<f32>> {
         set_batches(self, pass, batches.to_vec())?;
         let plan = StepPlan::breadth_first(self.block_count(), batches.len(), batches.len().max(1));
@@ -136,6 +156,9 @@ pub trait Model: Send {
 ///
 /// # Errors
 /// Fails for a batch that does not suit the model.
+///
+/// # Panics
+/// Panics as [`Pass::set_batches`] does.
 pub fn set_batches<M: Model + ?Sized>(model: &M, pass: &mut Pass<'_>, batches: Vec<Batch>) -> Result<()> {
     // All batches are checked first, so that a wrong one leaves the pass as it was.
     batches.iter().try_for_each(|batch| model.check(pass, batch))?;
@@ -179,7 +202,9 @@ pub fn run_forward<M: Model + ?Sized>(model: &M, pass: &mut Pass<'_>, plan: &Ste
     Ok(output)
 }
 
-/// Runs all visits of a plan. Returns the loss of each micro-batch.
+/// Runs all visits of a plan, after [`set_batches`]. Returns the mean loss of each micro-batch.
+/// Gradients are those of `scale` times the sum of these losses: 1 / micro-batches makes it their
+/// mean.
 ///
 /// # Errors
 /// Returns the error of a failed collective.

@@ -45,13 +45,19 @@ pub trait Module: Send {
     /// Computes the output for `input`.
     ///
     /// # Errors
-    /// Returns the error of a failed collective.
+    /// Returns the error of a failed collective, or of the GPU driver.
+    ///
+    /// # Panics
+    /// May panic for an input of another shape than the module has.
     fn forward(&self, pass: &mut Pass<'_>, input: Tensor) -> Result<Tensor>;
 
     /// Computes the gradient with respect to the input, from the gradient with respect to the
     /// output.
     ///
     /// # Errors
-    /// Returns the error of a failed collective.
+    /// Returns the error of a failed collective, or of the GPU driver.
+    ///
+    /// # Panics
+    /// May panic for a gradient of another shape than the output, or without a forward before.
     fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor>;
 }

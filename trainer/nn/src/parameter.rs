@@ -23,12 +23,13 @@ pub struct ParameterId(pub usize);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct UnitId(pub usize);
 
-/// Named array of weights, as this rank holds it.
+/// Named array of weights, as this rank holds it. It describes the weights, and a strategy has
+/// their values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Parameter {
     /// Path in the model, such as `h.0.attn.c_attn.weight`.
     pub name: String,
-    /// Shape of this rank's part, including padding.
+    /// Shape of this rank's part, including padding. A linear layer has outputs × inputs.
     pub shape: Vec<usize>,
     /// Position of this part in the whole tensor; `None` without tensor parallelism.
     pub shard: Option<ShardSpec>,
@@ -38,7 +39,7 @@ pub struct Parameter {
     pub dtype: Dtype,
     /// Has a gradient.
     pub trainable: bool,
-    /// Factor of the learning rate.
+    /// Factor of the learning rate, 1 unless a group says otherwise.
     pub lr_scale: f32,
     /// Weight decay: the optimizer's for matrices, and none for biases and gains, unless a group
     /// says otherwise.
@@ -100,7 +101,8 @@ impl Residency {
 }
 
 impl Parameter {
-    /// Creates a trainable parameter with one use. Matrices have weight decay.
+    /// Creates a trainable parameter of 32 bits with one use, which is added by [`Registry::add`].
+    /// Matrices have weight decay.
     pub fn new(name: impl Into<String>, shape: &[usize], init: Init) -> Self {
         let (name, shape) = (name.into(), shape.to_vec());
         let weight_decay = if shape.len() > 1 { WeightDecay::OfOptimizer } else { WeightDecay::None };
@@ -121,7 +123,11 @@ impl Parameter {
         }
     }
 
-    /// Makes this the rank's part of a sharded tensor.
+    /// Makes this the rank's part of a sharded tensor, whose other dimensions are those of the
+    /// parameter.
+    ///
+    /// # Panics
+    /// Panics if the parameter has no such dimension.
     pub fn with_shard(mut self, cut: ShardSpec) -> Self {
         self.shape[cut.dim] = cut.local_size();
         self.shard = Some(cut);
@@ -319,6 +325,22 @@ impl std::ops::Index<UnitId> for Inventory {
 }
 
 /// Collects parameters while modules are created.
+///
+/// Each block of a model opens a [`Registry::unit`], in forward order, and its modules add their
+/// parameters. All ranks that divide a model must add the same ones in the same order.
+///
+/// ```
+/// use unisono_nn::parameter::{Init, Parameter, Registry};
+///
+/// let mut registry = Registry::default();
+/// let (unit, weight) = registry.unit("head", |registry| {
+///     let weight = Parameter::new("weight", &[2, 3], Init::Ones);
+///     registry.scope("map", |registry| registry.add(weight))
+/// });
+/// let inventory = registry.finish();
+/// assert_eq!(inventory[weight].name, "head.map.weight");
+/// assert_eq!((inventory.count(), inventory.unit_of(weight)), (6, unit));
+/// ```
 #[derive(Default)]
 pub struct Registry {
     inventory: Inventory,
@@ -328,7 +350,8 @@ pub struct Registry {
 }
 
 impl Registry {
-    /// Opens a unit for the parameters that `make` adds.
+    /// Opens a unit for the parameters that `make` adds. Returns its number, and the result of
+    /// `make`.
     ///
     /// # Panics
     /// Panics within another unit.
@@ -358,7 +381,7 @@ impl Registry {
         made
     }
 
-    /// Adds a parameter to the open unit, under the open path.
+    /// Adds a parameter to the open unit, under the open path, which becomes a part of its name.
     ///
     /// # Panics
     /// Panics outside of a unit, or for a duplicate name.
@@ -399,6 +422,9 @@ impl Registry {
     }
 
     /// Records that the open unit also uses a parameter of an earlier unit.
+    ///
+    /// # Panics
+    /// Panics if no unit was opened yet, or if there is no such parameter.
     pub fn share_parameter(&mut self, id: ParameterId) {
         self.inventory.parameters[id.0].use_count += 1;
         self.inventory.units.last_mut().expect("within a unit").shared.push(id);

@@ -60,6 +60,9 @@ struct MicroBatch {
 }
 
 /// One or several micro-batches on their way through a model and back.
+///
+/// It computes in host memory unless [`Pass::set_device`] sets a GPU. The front page of this crate
+/// has an example of a forward and a backward.
 pub struct Pass<'a> {
     strategy: &'a mut dyn Strategy,
     micro_batches: Vec<MicroBatch>,
@@ -94,7 +97,7 @@ impl<'a> Pass<'a> {
         Self::with_micro_batches(strategy, memory, &[seeds], threads)
     }
 
-    /// Creates a pass of one micro-batch per element of `seeds`.
+    /// Creates a pass of one micro-batch per element of `seeds`, as [`Pass::new`] does.
     pub fn with_micro_batches(
         strategy: &'a mut dyn Strategy,
         memory: &Allocator,
@@ -225,7 +228,8 @@ impl<'a> Pass<'a> {
         &mut self.micro_batches[self.current].tape
     }
 
-    /// Returns the weights of a parameter.
+    /// Returns the weights of a parameter in host memory. They are complete within [`Pass::visit`]
+    /// or [`Pass::unit`] of their unit. [`Pass::weights_view`] is for weights anywhere.
     pub fn weights(&self, id: ParameterId) -> &[f32] {
         self.strategy.weights(id)
     }
@@ -263,7 +267,7 @@ impl<'a> Pass<'a> {
         if trains { self.strategy.grad_ready(id) } else { Ok(()) }
     }
 
-    /// Sets the factor of the loss in backward.
+    /// Sets the factor of the loss in backward, 1 by default.
     pub fn set_loss_scale(&mut self, scale: f32) {
         self.loss_scale = scale;
     }
@@ -378,7 +382,7 @@ impl<'a> Pass<'a> {
     }
 
     /// Sets the number of consecutive rows that form one sequence, or this rank's chunk of it, for
-    /// micro-batches without data.
+    /// micro-batches without data. The default is 1.
     pub fn set_sequence(&mut self, rows: usize) {
         self.sequence = rows;
     }

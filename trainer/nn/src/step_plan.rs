@@ -75,12 +75,14 @@ pub struct StepPlan {
 }
 
 impl StepPlan {
-    /// Creates a plan of these visits.
+    /// Creates a plan of these visits. Each micro-batch must go through its units in their order,
+    /// and back in the reverse order. Nothing checks that.
     pub fn new(visits: Vec<Visit>) -> Self {
         Self { visits }
     }
 
-    /// Creates a plan that takes each micro-batch forward and back before the next one.
+    /// Creates a plan that takes each micro-batch forward and back before the next one, through
+    /// `units` units.
     pub fn depth_first(units: usize, micro_batches: usize) -> Self {
         Self::breadth_first(units, micro_batches, 1)
     }

@@ -14,7 +14,7 @@ use unisono::{RecvBuffer, ReduceOp, SendBuffer, Sum};
 use unisono_cuda::device::{View, ViewMut};
 use unisono_reducers::{as_bytes, as_bytes_mut};
 
-/// Dense row-major matrix of activations: `rows` (tokens, samples) by `columns` (features).
+/// Dense row-major matrix of 32-bit activations: `rows` (tokens, samples) by `columns` (features).
 ///
 /// Modules that need more structure, such as sequences, heads or images, track it themselves. In a
 /// pass on a GPU the elements are in GPU memory. Modules access them by [`Tensor::view`] there, and
@@ -42,12 +42,15 @@ impl RecvBuffer for Tensor {
 }
 
 impl Tensor {
-    /// Allocates a tensor with unspecified values.
+    /// Allocates a tensor with unspecified values in host memory. [`Pass::tensor_in_place`] is for
+    /// tensors that modules compute.
+    ///
+    /// [`Pass::tensor_in_place`]: crate::pass::Pass::tensor_in_place
     pub fn new(memory: &Allocator, rows: usize, columns: usize) -> Self {
         Self { data: TensorData::Host(memory.alloc(AllocClass::Activations, rows * columns)), rows, columns }
     }
 
-    /// Allocates a tensor of zeros.
+    /// Allocates a tensor of zeros in host memory.
     pub fn zeros(memory: &Allocator, rows: usize, columns: usize) -> Self {
         Self { data: TensorData::Host(memory.zeros(AllocClass::Activations, rows * columns)), rows, columns }
     }
@@ -57,7 +60,7 @@ impl Tensor {
         Self { data: TensorData::Device(numbers), rows, columns }
     }
 
-    /// Copies the elements of `data`.
+    /// Copies the elements of `data`, which are in row-major order, to host memory.
     ///
     /// # Panics
     /// Panics if their number is not `rows * columns`.
@@ -126,7 +129,8 @@ impl Tensor {
         Ok(())
     }
 
-    /// Gathers the parts of all ranks in rank order.
+    /// Gathers the parts of all ranks in rank order. Each rank has as many elements in `part`, and
+    /// `self` has as many as all parts together.
     ///
     /// # Errors
     /// Fails as [`Tensor::all_reduce`] does.
@@ -140,7 +144,8 @@ impl Tensor {
         Ok(())
     }
 
-    /// Receives this rank's shard of the sum of `summand` over all ranks.
+    /// Receives this rank's shard of the sum of `summand` over all ranks. Shards are equal, so
+    /// `summand` has as many elements as the tensors of all ranks together.
     ///
     /// # Errors
     /// Fails as [`Tensor::all_reduce`] does.
@@ -154,13 +159,19 @@ impl Tensor {
         Ok(())
     }
 
-    /// Copies some rows.
+    /// Copies some rows to a new tensor.
+    ///
+    /// # Panics
+    /// Panics if there are no such rows, or if they are in GPU memory.
     pub fn slice_rows(&self, memory: &Allocator, rows: Range<usize>) -> Self {
         let range = rows.start * self.columns..rows.end * self.columns;
         Self::from_slice(memory, rows.len(), self.columns, &self.data()[range])
     }
 
-    /// Overwrites some rows.
+    /// Overwrites some rows by those of `part`.
+    ///
+    /// # Panics
+    /// Panics if sizes differ, if there are no such rows, or for GPU memory.
     pub fn write_rows(&mut self, rows: Range<usize>, part: &Self) {
         let range = rows.start * self.columns..rows.end * self.columns;
         self.data_mut()[range].copy_from_slice(part.data());
@@ -236,11 +247,17 @@ impl Tensor {
     }
 
     /// Returns a row.
+    ///
+    /// # Panics
+    /// Panics if there is no such row, or if it is in GPU memory.
     pub fn row(&self, row: usize) -> &[f32] {
         &self.data()[row * self.columns..][..self.columns]
     }
 
     /// Returns a row for changes.
+    ///
+    /// # Panics
+    /// Panics as [`Tensor::row`] does.
     pub fn row_mut(&mut self, row: usize) -> &mut [f32] {
         let columns = self.columns;
         &mut self.data_mut()[row * columns..][..columns]

@@ -6,7 +6,8 @@
 //! | choice of a token's experts, and its gradient | `router`, with `scores` |
 //! | losses that balance loads | `balance` |
 //! | tokens beyond an expert's capacity | `capacity` |
-//! | exchange of rows between the ranks of tokens and of experts | `dispatch`, with `parallel` |
+//! | exchange of rows between the ranks of tokens and of experts | `dispatch` |
+//! | division of experts between ranks | `expert_parallel` |
 //! | products of the rows of each expert | `grouped` |
 //! | settings, the section `experts` of a configuration | `settings` |
 //!
@@ -32,18 +33,18 @@
 mod balance;
 mod capacity;
 mod dispatch;
+mod expert_parallel;
 mod grouped;
 mod mixture;
-mod parallel;
 mod router;
 mod scores;
 mod settings;
 #[cfg(test)]
 mod tests;
 
+pub use expert_parallel::ExpertParallel;
 pub use grouped::ExpertShape;
 pub use mixture::MixtureOfExperts;
-pub use parallel::ExpertParallel;
 pub use settings::{ExpertBalance, Experts, RouterScore};
 
 #[doc(hidden)]

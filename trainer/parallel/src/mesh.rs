@@ -78,6 +78,15 @@ impl Default for Degrees {
 }
 
 /// World of ranks with valid degrees.
+///
+/// ```
+/// use unisono_parallel::mesh::{Degrees, Mesh};
+///
+/// let mesh = Mesh::new(8, Degrees { tensor: 2, pipeline: 2, ..Degrees::default() })?;
+/// assert_eq!(mesh.data_size(), 2);
+/// assert_eq!(mesh.rank(mesh.coordinates(5)), 5);
+/// # Ok::<(), unisono_nn::Error>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mesh {
     world_size: usize,
@@ -224,7 +233,7 @@ impl Mesh {
         self.place(Coordinates::default(), rank, self.degrees.order.axes())
     }
 
-    /// Returns the rank at these coordinates.
+    /// Returns the rank at these coordinates, each of which is below the size of its axis.
     pub fn rank(&self, coordinates: Coordinates) -> usize {
         self.index(coordinates, self.degrees.order.axes())
     }

@@ -19,26 +19,26 @@ use unisono_nn::parameter::{Parameter, WeightDecay};
 pub struct Step {
     /// Number of the step, from 1.
     pub number: u64,
-    /// Learning rate.
+    /// Learning rate, before [`Parameter::lr_scale`].
     pub lr: f32,
-    /// Factor on every gradient, from clipping.
+    /// Factor on every gradient, from clipping: 1 leaves gradients as they are.
     pub grad_scale: f32,
 }
 
 impl Step {
-    /// Returns the step of a parameter.
+    /// Returns the step of a parameter, with its factor of the learning rate.
     pub fn of(&self, parameter: &Parameter) -> Self {
         Self { lr: self.lr * parameter.lr_scale, ..*self }
     }
 }
 
-/// Elements of one parameter, with their state.
+/// Elements of one parameter, with their state. All slices have equally many elements.
 pub struct ParamSlice<'a> {
     /// Weights to update.
     pub weights: &'a mut [f32],
     /// Gradients.
     pub gradient: &'a [f32],
-    /// Moments: as many arrays as [`Optimizer::moment_count`] returns.
+    /// Moments: as many arrays as [`Optimizer::moment_count`] returns, zeros before the first step.
     pub moments: &'a mut [&'a mut [f32]],
     /// Weight decay.
     pub weight_decay: WeightDecay,
@@ -62,6 +62,9 @@ pub trait Optimizer: Send + Sync {
     fn moment_count(&self, parameter: &Parameter) -> usize;
 
     /// Updates the weights of `span`, each element independently.
+    ///
+    /// # Panics
+    /// May panic if `span` has another number of moments than [`Optimizer::moment_count`] returns.
     fn update(&self, span: ParamSlice<'_>, step: &Step);
 
     /// Enqueues the update on a GPU. The result equals that of [`Optimizer::update`] up to
@@ -69,6 +72,9 @@ pub trait Optimizer: Send + Sync {
     ///
     /// # Errors
     /// Returns an error of the GPU driver.
+    ///
+    /// # Panics
+    /// May panic as [`Optimizer::update`] does.
     fn update_on(&self, compute: &Compute, span: DeviceParamSlice<'_>, step: &Step) -> Result<(), GpuError>;
 
     /// Returns the whole-matrix step for this parameter, if the optimizer has one.

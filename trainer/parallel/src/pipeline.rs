@@ -92,6 +92,19 @@ pub enum Placement {
 }
 
 /// Operations of all ranks in one step of the optimizer.
+///
+/// [`Order::schedule`] builds one. If you write `rows` yourself, [`check()`] says whether every
+/// rank can end.
+///
+/// ```
+/// use unisono_parallel::pipeline::{Op, Order, check};
+///
+/// let schedule = Order::find("1f1b")?.schedule(2, 4, 1)?;
+/// assert_eq!(schedule.rows[1][1], Op::Forward { micro: 0, chunk: 0 });
+/// // The first of two ranks holds activations of two micro-batches at most.
+/// assert_eq!(check(&schedule).expect("complete").activations, [2, 1]);
+/// # Ok::<(), unisono_nn::Error>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
     /// P: number of ranks of the pipeline.

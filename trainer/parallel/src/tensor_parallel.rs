@@ -43,7 +43,8 @@ use unisono_nn::pass::Pass;
 use unisono_nn::process_group::ProcessGroup;
 use unisono_nn::tensor::Tensor;
 
-/// Tensor parallelism of a model. The default shards nothing.
+/// Tensor parallelism of a model: this rank's place in the group, and the plan. The default shards
+/// nothing.
 #[derive(Clone, Default)]
 pub struct TensorParallel {
     group: Option<ProcessGroup>,
@@ -53,8 +54,9 @@ pub struct TensorParallel {
 }
 
 impl TensorParallel {
-    /// Shards over the ranks of `group` by `plan`. A pass on a GPU requires a group with GPU
-    /// communication.
+    /// Shards over the ranks of `group` by `plan`. `None` is a rank that is alone. If `sequence` is
+    /// true, rows between regions are sharded too (sequence parallelism). A pass on a GPU requires
+    /// a group with GPU communication.
     pub fn new(group: Option<ProcessGroup>, sequence: bool, plan: ParallelPlan) -> Self {
         let sequence = sequence && group.is_some();
         Self { group, sequence, plan }
@@ -75,8 +77,9 @@ impl TensorParallel {
         self.group.as_ref()
     }
 
-    /// Returns this rank's shard of a dimension; `None` if nothing is sharded. The dimension has
-    /// `blocks` blocks of elements that stay together in groups.
+    /// Returns this rank's shard of a dimension of `size` elements; `None` if nothing is sharded.
+    /// The dimension has `blocks` equal blocks, which are sharded alike. In a block, each `grain`
+    /// elements stay together. Ranks that do not divide their number get padding.
     pub fn shard(&self, dimension: usize, size: usize, blocks: usize, grain: usize) -> Option<ShardSpec> {
         let (parts, part) = (self.size(), self.rank());
         (parts > 1).then_some(ShardSpec {
@@ -128,7 +131,12 @@ impl TensorParallel {
     }
 
     /// Creates a linear layer with `weight` and optional `bias`, sharded by the plan for the open
-    /// path.
+    /// path. `inputs` and `outputs` are those of the whole layer. The result has the
+    /// communication of its sharding: a layer by columns begins with a [`CopyToRegion`], and one by
+    /// rows ends with a [`ReduceFromRegion`].
+    ///
+    /// # Panics
+    /// Panics as [`Registry::add`] does.
     pub fn linear(
         &self,
         registry: &mut Registry,
@@ -160,7 +168,10 @@ impl TensorParallel {
     }
 
     /// Creates a linear layer to classes, sharded by classes. Put a [`CopyToRegion`] before it and
-    /// nothing after it: the loss handles sharded classes.
+    /// nothing after it: the loss, [`VocabParallelCrossEntropy`], handles sharded classes.
+    ///
+    /// # Panics
+    /// Panics as [`Registry::add`] does.
     pub fn vocab_linear(
         &self,
         registry: &mut Registry,
@@ -209,7 +220,7 @@ impl TensorParallel {
     /// Returns the first of this rank's rows between regions, and their number.
     ///
     /// # Errors
-    /// Fails if `rows` does not divide evenly.
+    /// [`Error::Invalid`] if `rows` does not divide evenly.
     pub fn row_range(&self, pass: &Pass<'_>, rows: usize) -> Result<(usize, usize)> {
         // Without training, there may be one row, which ranks cannot divide.
         if !self.sequence || !pass.keeps() {
@@ -239,7 +250,7 @@ impl TensorParallel {
     /// Checks that every rule of the plan sharded something.
     ///
     /// # Errors
-    /// Names a rule without a match, and suggests similar names.
+    /// [`Error::Invalid`] names a rule without a match, and suggests similar names.
     pub fn check(&self) -> Result<()> {
         self.plan.check()
     }

@@ -1,4 +1,8 @@
 //! Sections of the configuration, and the default of each key.
+//!
+//! Three sections are types of the crate that uses them: `mesh` is
+//! [`Degrees`](unisono_parallel::mesh::Degrees), `experts` is [`Experts`], and `schedule` is
+//! [`LrSchedule`](unisono_parallel::optimizer::LrSchedule).
 
 mod model;
 mod strategy;

@@ -33,6 +33,9 @@ use unisono::Communicator;
 /// of queries (Ainslie et al., "GQA", EMNLP 2023). Probabilities are recomputed in backward, for a
 /// tile of queries at a time (Dao et al., "FlashAttention", 2022). Saves its input and one number
 /// per row and head, and needs a workspace of 2 × 64 × sequence.
+///
+/// It has no parameters: linear layers before and after it do. Its passes panic for an input with
+/// other columns, or with rows that are no whole sequences.
 #[derive(Clone, Copy, Debug)]
 pub struct Attention {
     heads: usize,
@@ -49,7 +52,8 @@ struct Saved {
 }
 
 impl Attention {
-    /// Creates causal attention with this rank's `heads` heads of `head_dim` features each.
+    /// Creates causal attention with this rank's `heads` heads of `head_dim` features each. Keys
+    /// and values have as many heads.
     pub fn new(heads: usize, head_dim: usize) -> Self {
         Self { heads, kv_heads: heads, head_dim, site: 0, is_causal: true }
     }

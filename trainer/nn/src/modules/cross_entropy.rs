@@ -94,6 +94,9 @@ impl CrossEntropy {
 }
 
 /// Checks that there is one target per row, and that each is a class or `ignored`.
+///
+/// # Errors
+/// [`Error::Invalid`] names the numbers of targets and rows, or the first wrong target.
 pub fn check_targets(targets: &[u32], [rows, classes]: [usize; 2], ignored: Option<u32>) -> Result<()> {
     if targets.len() != rows {
         return Err(Error::invalid(format!("{} targets for {rows} rows of logits", targets.len())));

@@ -19,14 +19,18 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// Creates the layer with `weight` and, if `start` has one, `bias`.
+    /// Creates the layer with `weight` and, if `start` has one, `bias`, under the open path.
+    ///
+    /// # Panics
+    /// Panics as [`Registry::add`] does.
     pub fn new(registry: &mut Registry, inputs: usize, outputs: usize, start: LinearInit) -> Self {
         let weight = registry.add(Parameter::new("weight", &[outputs, inputs], start.weight));
         let bias = start.bias.map(|init| registry.add(Parameter::new("bias", &[outputs], init)));
         Self { weight, bias, inputs, outputs }
     }
 
-    /// Creates the layer from parameters that were added before, such as sharded ones.
+    /// Creates the layer from parameters that were added before, such as sharded ones. `inputs` and
+    /// `outputs` are those of this rank's part, as are the shapes of the parameters.
     pub fn from_parameters(
         weight: ParameterId,
         bias: Option<ParameterId>,
@@ -38,6 +42,9 @@ impl Linear {
 
     /// Creates a layer without bias that uses the weight of an earlier unit: a head tied to the
     /// embedding.
+    ///
+    /// # Panics
+    /// Panics as [`Registry::share_parameter`] does.
     pub fn tied(registry: &mut Registry, weight: ParameterId, inputs: usize, outputs: usize) -> Self {
         registry.share_parameter(weight);
         Self { weight, bias: None, inputs, outputs }

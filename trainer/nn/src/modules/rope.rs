@@ -28,6 +28,10 @@ impl Default for RopeConfig {
 
 impl RopeConfig {
     /// Checks that heads of `head_dim` features can be rotated.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] names the number of features, the base or the value of the scaling that
+    /// is impossible.
     pub fn check(&self, head_dim: usize) -> Result<()> {
         if !head_dim.is_multiple_of(2) {
             return Err(Error::invalid(format!(

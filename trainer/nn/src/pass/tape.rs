@@ -26,7 +26,8 @@ impl Pass<'_> {
     /// Restores the value saved last.
     ///
     /// # Panics
-    /// Panics if the value has another type: the module does not restore what it saved.
+    /// Panics if nothing is left, or if the value has another type: the module does not restore
+    /// what it saved.
     pub fn restore<T: Send + 'static>(&mut self) -> T {
         let saved = self.tape().0.pop().expect("backward follows forward");
         *saved.downcast().expect("modules take back what they saved, in reverse order")

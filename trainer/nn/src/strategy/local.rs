@@ -5,7 +5,10 @@ use crate::allocator::{AllocClass, Allocator, F32Vec};
 use crate::error::Result;
 use crate::parameter::{Inventory, ParameterId, UnitId};
 
-/// Keeps all weights in one buffer and all gradients in another, in inventory order.
+/// Keeps all weights in one buffer and all gradients in another, in host memory and in inventory
+/// order. Gradients add up until [`LocalStrategy::zero_gradients`].
+///
+/// Its functions panic for a parameter that is not in the inventory.
 pub struct LocalStrategy {
     inventory: Inventory,
     /// Offset of each parameter, followed by the total number of elements.

@@ -3,7 +3,10 @@
 use unisono::Communicator;
 use unisono_nn::error::Result;
 
-/// Groups that a strategy needs, for one rank of a mesh.
+/// Groups that a strategy needs, for one rank of a mesh. The default is a rank that is alone.
+///
+/// A strategy starts collectives in the background, so no other code may use these communicators.
+/// [`Communicator::duplicate`] makes another one of the same ranks.
 #[derive(Clone, Default)]
 pub struct ProcessGroups {
     /// Data parallel group; `None` if this rank is alone.
@@ -29,7 +32,7 @@ pub struct ExpertGroups {
 
 impl ProcessGroups {
     /// Creates the groups. Sums over the tensor parallel group get a communicator of their own, so
-    /// that they do not wait for the modules' operations.
+    /// that they do not wait for the modules' operations. All ranks of `tensor` must call this.
     ///
     /// # Errors
     /// Fails if the communicator cannot be duplicated.
@@ -81,7 +84,7 @@ impl ProcessGroups {
         Ok(Self { data: same.clone(), tied: None, ..self.clone() }.duplicate()?.with_experts(Some(experts)))
     }
 
-    /// Creates groups without tensor parallelism.
+    /// Creates groups for data parallelism alone.
     pub fn data_only(data: Option<Communicator>) -> Self {
         Self { data, ..Self::default() }
     }

@@ -30,7 +30,7 @@ impl ParallelKind {
     /// All kinds, by increasing amount of sharding.
     pub const ALL: [Self; 4] = [Self::Replicated, Self::Zero1, Self::Zero2, Self::Zero3];
 
-    /// Returns true if ranks keep a shard of the optimizer state only.
+    /// Returns true if a rank keeps only its shard of the optimizer state.
     pub fn shards_state(self) -> bool {
         matches!(self, Self::Zero1 | Self::Zero2 | Self::Zero3)
     }
@@ -125,12 +125,14 @@ pub enum ReduceFrequency {
     MicroBatch,
 }
 
-/// Settings of all strategies. Each strategy uses the fields that apply to it.
+/// Settings of all strategies. Each strategy uses the fields that apply to it. All ranks must have
+/// equal ones, apart from `offload`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings {
     /// Seed of the initial weights.
     pub seed: u64,
-    /// Maximum size of a bucket's weights in bytes.
+    /// Maximum size of a bucket's weights in bytes, 25 MiB by default. A larger parameter, or any
+    /// with 0, has a bucket of its own. ZeRO-3 packs by unit instead.
     pub bucket_bytes: usize,
     /// Shards hidden matrices by whole rows, as Muon requires.
     pub shard_by_rows: bool,
@@ -151,17 +153,18 @@ pub struct Settings {
     pub unused: UnusedGradients,
     /// Frequency of gradient reduction.
     pub reduce_each: ReduceFrequency,
-    /// Maximum number of bucket reductions under way.
+    /// Maximum number of bucket reductions under way, at least 1, in ZeRO stages 2 and 3.
     pub max_pending_reductions: usize,
-    /// Number of units whose weights are gathered ahead.
+    /// Number of units whose weights ZeRO-3 gathers ahead.
     pub prefetch: usize,
-    /// Maximum number of gathers under way.
+    /// Number of gathers under way from which none is started ahead.
     pub max_pending_gathers: usize,
-    /// Frees weights after forward and gathers them again in backward.
+    /// Frees weights after forward and gathers them again in backward, in ZeRO-3.
     pub reshard_after_forward: bool,
     /// Type in which moments of the optimizer are kept. Steps are computed in 32 bits.
     pub moment_dtype: Dtype,
-    /// Folder for files with the optimizer state between steps; `None` keeps it in memory.
+    /// Folder for files with the optimizer state between steps; `None` keeps it in memory. For
+    /// buffers in host memory only.
     pub offload: Option<PathBuf>,
 }
 

@@ -20,6 +20,10 @@ use unisono_nn::strategy::{DeviceStore, Strategy};
 
 /// Keeps of weights, gradients and optimizer state what its [`ParallelKind`] says, on the data
 /// ranks of its group.
+///
+/// It treats all parameters alike. [`Mixed`](super::Mixed) has one such strategy for each part of a
+/// model, as experts and [`Settings::replicate_below`] require. The front page of this crate has an
+/// example of a step.
 pub struct ShardedStrategy {
     base: StrategyCore,
     weights: Box<dyn WeightPolicy>,
@@ -28,10 +32,16 @@ pub struct ShardedStrategy {
 }
 
 impl ShardedStrategy {
-    /// Creates the strategy of this kind, with initial weights.
+    /// Creates the strategy of this kind, with initial weights of [`Settings::seed`]. All ranks of
+    /// the groups must call this, with the same kind and settings. Flat buffers are in the memory
+    /// of `memory`.
     ///
     /// # Errors
-    /// Fails if the initial broadcast fails, or the offload file cannot be created or written.
+    /// - [`Error::Invalid`](unisono_nn::Error::Invalid) if [`Settings::shard_ranks`] does not
+    ///   divide the data ranks.
+    /// - [`Error::Unsupported`](unisono_nn::Error::Unsupported) for 16-bit moments or an offload
+    ///   folder, if buffers are in GPU memory.
+    /// - Otherwise if a collective fails, or the offload file cannot be created or written.
     pub fn new(
         kind: ParallelKind,
         inventory: &Arc<Inventory>,

@@ -16,7 +16,8 @@ use unisono_nn::tensor::Tensor;
 ///
 /// (rows, features) → (rows, features). Rows travel to the ranks of their experts while this rank
 /// computes the shared experts, which every row uses. Saves the input, the rows of this rank's
-/// experts, and the results of its tokens.
+/// experts, and the results of its tokens. In a pass on a GPU,
+/// [`Error::Unsupported`](unisono_nn::Error::Unsupported) is the result.
 ///
 /// ```
 /// use unisono_nn::allocator::Allocator;
@@ -66,6 +67,12 @@ impl MixtureOfExperts {
     /// several ranks in `split`, put
     /// [`CopyToRegion`](crate::tensor_parallel::CopyToRegion) before it and
     /// [`ReduceFromRegion`](crate::tensor_parallel::ReduceFromRegion) after it.
+    ///
+    /// The number of experts per token must be from 1 to the number of experts, which the ranks of
+    /// `parallel` must divide ([`ExpertParallel::check`]).
+    ///
+    /// # Panics
+    /// Panics as [`Registry::add`] does.
     pub fn new(
         registry: &mut Registry,
         settings: &Experts,

@@ -6,7 +6,7 @@ use unisono::Communicator;
 use unisono_nn::error::{Error, Result};
 
 /// Communicators of this rank, for each group with more than one rank. Kinds with equal lists of
-/// ranks share a communicator.
+/// ranks share a communicator, so operations on it need one order for all of these kinds.
 pub struct MeshGroups {
     mesh: Mesh,
     rank: usize,
@@ -24,7 +24,8 @@ impl MeshGroups {
     /// once.
     ///
     /// # Errors
-    /// Fails if the mesh has another number of ranks, or a split fails.
+    /// [`Error::Invalid`] if the mesh has another number of ranks than `world`. Fails if a split or
+    /// the exchange of locations fails.
     pub fn new(world: &Communicator, mesh: Mesh) -> Result<Self> {
         if world.size() != mesh.world_size() {
             let what =
@@ -63,7 +64,7 @@ impl MeshGroups {
         self.communicators.get(&self.canonical[kind as usize])
     }
 
-    /// Returns the size of this rank's group.
+    /// Returns the number of ranks of this rank's group, at least 1.
     pub fn size(&self, kind: GroupKind) -> usize {
         self.get(kind).map_or(1, Communicator::size)
     }

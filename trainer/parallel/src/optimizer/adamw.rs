@@ -7,14 +7,15 @@ use unisono_nn::ops::host::vector::vectorized;
 use unisono_nn::parameter::{Parameter, WeightDecay};
 
 /// Updates by `m ← β₁m + (1−β₁)g`, `v ← β₂v + (1−β₂)g²`, `w ← w − ηλw − η · m̂ / (√v̂ + ε)`, with
-/// bias-corrected moments.
+/// bias-corrected moments. The learning rate η is that of the [`Step`]. The defaults are those of
+/// PyTorch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdamW {
-    /// Decay rates β₁ and β₂ of the moments.
+    /// Decay rates β₁ and β₂ of the moments, from 0 to below 1.
     pub betas: (f32, f32),
-    /// Constant ε in the denominator.
+    /// Constant ε in the denominator, above 0.
     pub epsilon: f32,
-    /// Weight decay λ.
+    /// Weight decay λ, for parameters with [`WeightDecay::OfOptimizer`].
     pub weight_decay: f32,
 }
 

@@ -71,7 +71,8 @@ impl Order {
         2.min(*self.chunks.end())
     }
 
-    /// Builds the schedule of `ranks` ranks that hold `chunks` chunks each.
+    /// Builds the schedule of `ranks` ranks that hold `chunks` chunks each, for a step of
+    /// `micro_batches` micro-batches. The number of stages is `ranks * chunks`.
     ///
     /// # Errors
     /// [`Error::Invalid`] names the rule that the numbers break.

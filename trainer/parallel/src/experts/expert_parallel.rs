@@ -28,7 +28,10 @@ impl ExpertParallel {
         self.group.as_ref().map_or(1, Communicator::size)
     }
 
-    /// Checks that ranks can divide experts equally.
+    /// Checks that ranks can divide experts equally. `None` is a model without experts.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] names the numbers of experts and of ranks.
     pub fn check(&self, experts: Option<&Experts>) -> Result<()> {
         let (ranks, count) = (self.size(), experts.map_or(0, |experts| experts.count));
         match ranks {
@@ -43,7 +46,7 @@ impl ExpertParallel {
         }
     }
 
-    /// Returns the numbers of this rank's experts, of `count` in all.
+    /// Returns the numbers of this rank's experts, of `count` in all, which the ranks divide.
     pub fn own_experts(&self, count: usize) -> Range<usize> {
         let (rank, share) = (self.group.as_ref().map_or(0, Communicator::rank), count / self.size());
         rank * share..(rank + 1) * share
