@@ -137,10 +137,6 @@ pub fn backward(
     Ok(())
 }
 
-/// Every kind of strategy.
-pub const STRATEGIES: [ParallelKind; 4] =
-    [ParallelKind::Replicated, ParallelKind::Zero1, ParallelKind::Zero2, ParallelKind::Zero3];
-
 /// Creates a strategy on data ranks.
 pub fn new_strategy(
     kind: ParallelKind,

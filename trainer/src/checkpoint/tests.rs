@@ -10,7 +10,7 @@ use unisono_nn::testing::run_ranks;
 use unisono_parallel::data_parallel::{DataParallel, ParallelKind, Settings};
 use unisono_parallel::optimizer::{AdamW, Step};
 use unisono_parallel::testing::{Bits, collect_shards, merge_shards};
-use unisono_parallel::testing::{STRATEGIES, inventory, new_strategy, plan, run_pass};
+use unisono_parallel::testing::{inventory, new_strategy, plan, run_pass};
 
 fn of_data(world: &Communicator) -> SavedBy<'_> {
     SavedBy { world: Some(world), ..SavedBy::default() }
@@ -77,10 +77,10 @@ fn loaded_with(root: &Path, kind: ParallelKind, ranks: usize, dtype: Dtype, sett
 fn checkpoints_load_on_any_strategy_and_rank_count() {
     let ranks = [3, 1, 4, 2];
     for dtype in [Dtype::F32, Dtype::Bf16] {
-        for (index, from) in STRATEGIES.into_iter().enumerate() {
+        for (index, from) in ParallelKind::ALL.into_iter().enumerate() {
             let root = tempfile::tempdir().unwrap();
             let before = saved(root.path(), from, ranks[index % 4], dtype);
-            for (other, into) in STRATEGIES.into_iter().enumerate().skip(index % 3).step_by(3) {
+            for (other, into) in ParallelKind::ALL.into_iter().enumerate().skip(index % 3).step_by(3) {
                 let after = loaded(root.path(), into, ranks[(index + other + 1) % 4], dtype);
                 assert!(before == after, "{from:?} to {into:?}, {dtype:?}");
             }
@@ -91,7 +91,7 @@ fn checkpoints_load_on_any_strategy_and_rank_count() {
 #[test]
 fn one_of_several_shard_groups_is_saved() {
     let pairs = Settings { shard_ranks: 2, ..settings() };
-    let kinds = &STRATEGIES[1..];
+    let kinds = &ParallelKind::ALL[1..];
     for (kind, next) in kinds.iter().zip(kinds.iter().cycle().skip(1)) {
         let root = tempfile::tempdir().unwrap();
         let before = saved_with(root.path(), *kind, 4, Dtype::F32, &pairs);
@@ -107,7 +107,7 @@ fn one_of_several_shard_groups_is_saved() {
 
 #[test]
 fn resumed_run_is_bitwise_equal() {
-    for kind in STRATEGIES {
+    for kind in ParallelKind::ALL {
         let root = tempfile::tempdir().unwrap();
         saved(root.path(), kind, 3, Dtype::F32);
         run_ranks(3, |world| {
@@ -161,7 +161,8 @@ fn tensors_may_be_resharded_on_load() {
             let results = run_ranks(parts, |world| {
                 let (inventory, memory) = (sharded_inventory(parts, world.rank()), Allocator::default());
                 let settings = Settings { seed, ..settings() };
-                let mut strategy = new_strategy(STRATEGIES[3], &inventory, None, &settings, &memory).unwrap();
+                let mut strategy =
+                    new_strategy(ParallelKind::ALL[3], &inventory, None, &settings, &memory).unwrap();
                 let who = SavedBy { world: Some(&world), tensor_rank: world.rank() };
                 action(who, &mut *strategy, &inventory).unwrap();
                 collect_shards(&mut *strategy, &inventory)
@@ -186,7 +187,7 @@ pub(super) fn save_on_one_rank() -> SavedBy<'static> {
 }
 
 pub(super) fn strategy(inventory: &Arc<Inventory>) -> Box<dyn DataParallel> {
-    new_strategy(STRATEGIES[2], inventory, None, &settings(), &Allocator::default()).unwrap()
+    new_strategy(ParallelKind::ALL[2], inventory, None, &settings(), &Allocator::default()).unwrap()
 }
 
 #[test]

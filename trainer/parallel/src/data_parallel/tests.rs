@@ -13,7 +13,7 @@ use super::*;
 use crate::optimizer::{AdamW, Muon};
 use crate::testing;
 use crate::testing::{
-    STRATEGIES, backward, collect_shards, forward, inventory, new_strategy, plan, run_pass, run_pass_with,
+    backward, collect_shards, forward, inventory, new_strategy, plan, run_pass, run_pass_with,
 };
 use std::sync::Arc;
 use unisono::{Communicator, Config, ReductionOrder};
@@ -93,8 +93,8 @@ fn small_buckets() -> Settings {
 #[test]
 fn strategies_are_bitwise_equal() {
     for ranks in [1, 2, 3, 5] {
-        let reference = train_on_ranks(STRATEGIES[0], ranks, &small_buckets(), Dtype::F32, 1);
-        for kind in STRATEGIES {
+        let reference = train_on_ranks(ParallelKind::ALL[0], ranks, &small_buckets(), Dtype::F32, 1);
+        for kind in ParallelKind::ALL {
             assert!(
                 train_on_ranks(kind, ranks, &small_buckets(), Dtype::F32, 1) == reference,
                 "{kind:?}, {ranks} ranks"
@@ -111,8 +111,8 @@ fn strategies_are_bitwise_equal_in_bf16_and_any_bucket_size() {
         (Dtype::Bf16, Some(Dtype::F32), Average::After),
     ] {
         let settings = Settings { wire_dtype: wire, average, ..small_buckets() };
-        let reference = train_on_ranks(STRATEGIES[0], 3, &settings, dtype, 2);
-        for kind in STRATEGIES {
+        let reference = train_on_ranks(ParallelKind::ALL[0], 3, &settings, dtype, 2);
+        for kind in ParallelKind::ALL {
             let large =
                 Settings { bucket_bytes: 1 << 20, prefetch: 3, max_pending_gathers: 5, ..settings.clone() };
             assert!(
@@ -131,12 +131,12 @@ fn strategies_are_bitwise_equal_in_bf16_and_any_bucket_size() {
 fn strategies_are_bitwise_equal_with_bf16_moments() {
     for rows in [false, true] {
         let settings = Settings { moment_dtype: Dtype::Bf16, shard_by_rows: rows, ..small_buckets() };
-        let reference = train_on_ranks(STRATEGIES[0], 3, &settings, Dtype::F32, 1);
-        for kind in STRATEGIES {
+        let reference = train_on_ranks(ParallelKind::ALL[0], 3, &settings, Dtype::F32, 1);
+        for kind in ParallelKind::ALL {
             assert!(train_on_ranks(kind, 3, &settings, Dtype::F32, 1) == reference, "{kind:?}, rows: {rows}");
         }
         let wide = Settings { moment_dtype: Dtype::F32, ..settings };
-        let wide = train_on_ranks(STRATEGIES[0], 3, &wide, Dtype::F32, 1);
+        let wide = train_on_ranks(ParallelKind::ALL[0], 3, &wide, Dtype::F32, 1);
         for (place, bits) in &reference.1 {
             for (moment, wide) in bits[1..].iter().zip(&wide.1[place][1..]) {
                 let [moment, wide] = [moment, wide].map(|&bits| f32::from_bits(bits));
@@ -150,14 +150,14 @@ fn strategies_are_bitwise_equal_with_bf16_moments() {
 #[test]
 fn strategies_are_bitwise_equal_with_row_sharded_matrices() {
     let settings = Settings { shard_by_rows: true, ..small_buckets() };
-    let (_, single) = train_on_ranks(STRATEGIES[0], 1, &settings, Dtype::F32, 1);
+    let (_, single) = train_on_ranks(ParallelKind::ALL[0], 1, &settings, Dtype::F32, 1);
     assert!(
-        single != train_on_ranks(STRATEGIES[0], 1, &small_buckets(), Dtype::F32, 1).1,
+        single != train_on_ranks(ParallelKind::ALL[0], 1, &small_buckets(), Dtype::F32, 1).1,
         "Muon is not AdamW"
     );
     for (ranks, dtype) in [(2, Dtype::F32), (3, Dtype::F32), (5, Dtype::Bf16)] {
-        let reference = train_on_ranks(STRATEGIES[0], ranks, &settings, dtype, 1);
-        for kind in STRATEGIES {
+        let reference = train_on_ranks(ParallelKind::ALL[0], ranks, &settings, dtype, 1);
+        for kind in ParallelKind::ALL {
             assert!(train_on_ranks(kind, ranks, &settings, dtype, 1) == reference, "{kind:?}, {ranks} ranks");
         }
     }
@@ -165,14 +165,15 @@ fn strategies_are_bitwise_equal_with_row_sharded_matrices() {
 
 #[test]
 fn averaging_before_or_after_reduction_is_equal() {
-    let norm_of =
-        |average| train_on_ranks(STRATEGIES[2], 4, &Settings { average, ..small_buckets() }, Dtype::F32, 1);
+    let norm_of = |average| {
+        train_on_ranks(ParallelKind::ALL[2], 4, &Settings { average, ..small_buckets() }, Dtype::F32, 1)
+    };
     assert!(norm_of(Average::InReduction) == norm_of(Average::After));
 }
 
 #[test]
 fn single_rank_needs_no_communicator() {
-    for kind in STRATEGIES {
+    for kind in ParallelKind::ALL {
         let alone = train(kind, None, &small_buckets(), Dtype::F32, 2);
         assert!(alone == train_on_ranks(kind, 1, &small_buckets(), Dtype::F32, 2), "{kind:?}");
     }
@@ -181,8 +182,8 @@ fn single_rank_needs_no_communicator() {
 #[test]
 fn reduce_each_micro_batch_keeps_no_full_gradients() {
     let each = Settings { reduce_each: ReduceFrequency::MicroBatch, ..small_buckets() };
-    let (norms, _) = train_on_ranks(STRATEGIES[3], 3, &each, Dtype::F32, 3);
-    let (reference, _) = train_on_ranks(STRATEGIES[3], 3, &small_buckets(), Dtype::F32, 3);
+    let (norms, _) = train_on_ranks(ParallelKind::ALL[3], 3, &each, Dtype::F32, 3);
+    let (reference, _) = train_on_ranks(ParallelKind::ALL[3], 3, &small_buckets(), Dtype::F32, 3);
     let (left, right) = (f64::from_bits(norms[0]), f64::from_bits(reference[0]));
     assert!((left / right - 1.0).abs() < 1e-6, "{left} {right}");
 }

@@ -17,7 +17,7 @@ use unisono_nn::process_group::ProcessGroup;
 use unisono_nn::testing::run_ranks;
 use unisono_parallel::data_parallel::{DataParallel, LocalShard, ParallelKind, ProcessGroups, Settings};
 use unisono_parallel::tensor_parallel::TensorParallel;
-use unisono_parallel::testing::{STRATEGIES, new_strategy};
+use unisono_parallel::testing::new_strategy;
 
 /// Layout and options of most files.
 const FILES: (Layout, FileOptions) = (Layout::Gpt2, FileOptions { dtype: Dtype::F32, max_bytes: usize::MAX });
@@ -102,13 +102,13 @@ fn strategy(
 }
 
 fn saved(path: &Path, inventory: &Arc<Inventory>) -> Bits {
-    let mut strategy = strategy(STRATEGIES[2], inventory, None, 1);
+    let mut strategy = strategy(ParallelKind::ALL[2], inventory, None, 1);
     save(path, FILES, SavedBy::default(), None, &mut *strategy, inventory).unwrap();
     bits(&mut *strategy, inventory)
 }
 
 fn loaded(path: &Path, inventory: &Arc<Inventory>) -> Result<Bits> {
-    let mut strategy = strategy(STRATEGIES[2], inventory, None, 2);
+    let mut strategy = strategy(ParallelKind::ALL[2], inventory, None, 2);
     load(path, Layout::Gpt2, SavedBy::default(), &mut *strategy, inventory)?;
     Ok(bits(&mut *strategy, inventory))
 }
@@ -116,7 +116,7 @@ fn loaded(path: &Path, inventory: &Arc<Inventory>) -> Result<Bits> {
 #[test]
 fn any_strategy_reads_what_any_other_wrote() {
     let folder = tempfile::tempdir().unwrap();
-    for (number, kind) in STRATEGIES.into_iter().enumerate() {
+    for (number, kind) in ParallelKind::ALL.into_iter().enumerate() {
         let path = folder.path().join(format!("{number}"));
         let inventory = &inventory(number % 2 == 0);
         let save = |world: &Communicator| {
@@ -131,7 +131,7 @@ fn any_strategy_reads_what_any_other_wrote() {
         };
         let all = on_ranks(2, save);
         assert_eq!(all.len(), inventory.count());
-        assert!(on_ranks(3, |world| load(world, STRATEGIES[3])) == all, "{kind:?}");
+        assert!(on_ranks(3, |world| load(world, ParallelKind::ALL[3])) == all, "{kind:?}");
         assert!(on_ranks(3, |world| load(world, kind)) == all, "{kind:?}");
     }
 }
@@ -316,7 +316,7 @@ fn failed_write_keeps_previous_file() {
         let path = path.clone();
         std::thread::spawn(move || {
             let inventory = inventory(true);
-            let mut strategy = strategy(STRATEGIES[3], &inventory, Some(world.clone()), 3);
+            let mut strategy = strategy(ParallelKind::ALL[3], &inventory, Some(world.clone()), 3);
             save(&path, FILES, saved_by(&world), None, &mut *strategy, &inventory).unwrap_err().to_string()
         })
     });

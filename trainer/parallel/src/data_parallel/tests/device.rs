@@ -35,7 +35,7 @@ fn assert_matches_host(kind: ParallelKind, ranks: usize, settings: &Settings, dt
 
 #[test]
 fn device_norm_has_twelve_exact_digits() {
-    for kind in STRATEGIES {
+    for kind in ParallelKind::ALL {
         let steps_in = |memory: fn() -> Allocator| {
             let norms = run_ranks(2, |group| {
                 train_in(&memory(), kind, Some(group), &small_buckets(), Dtype::F32, 1).0
@@ -49,12 +49,12 @@ fn device_norm_has_twelve_exact_digits() {
 
 #[test]
 fn device_strategies_match_host() {
-    for kind in STRATEGIES {
+    for kind in ParallelKind::ALL {
         assert_matches_host(kind, 2, &small_buckets(), Dtype::F32, 1e-4);
     }
-    assert_matches_host(STRATEGIES[0], 1, &small_buckets(), Dtype::F32, 1e-4);
-    assert_matches_host(STRATEGIES[2], 3, &small_buckets(), Dtype::F32, 1e-4);
-    for kind in [STRATEGIES[1], STRATEGIES[3]] {
+    assert_matches_host(ParallelKind::ALL[0], 1, &small_buckets(), Dtype::F32, 1e-4);
+    assert_matches_host(ParallelKind::ALL[2], 3, &small_buckets(), Dtype::F32, 1e-4);
+    for kind in [ParallelKind::ALL[1], ParallelKind::ALL[3]] {
         assert_matches_host(kind, 4, &Settings { shard_ranks: 2, ..small_buckets() }, Dtype::F32, 1e-4);
     }
 }
@@ -62,10 +62,10 @@ fn device_strategies_match_host() {
 #[test]
 fn device_strategies_match_host_in_bf16() {
     for (kind, dtype, wire, average) in [
-        (STRATEGIES[0], Dtype::F32, Some(Dtype::Bf16), Average::After),
-        (STRATEGIES[1], Dtype::F32, Some(Dtype::Bf16), Average::InReduction),
-        (STRATEGIES[2], Dtype::Bf16, None, Average::After),
-        (STRATEGIES[3], Dtype::Bf16, Some(Dtype::F32), Average::InReduction),
+        (ParallelKind::ALL[0], Dtype::F32, Some(Dtype::Bf16), Average::After),
+        (ParallelKind::ALL[1], Dtype::F32, Some(Dtype::Bf16), Average::InReduction),
+        (ParallelKind::ALL[2], Dtype::Bf16, None, Average::After),
+        (ParallelKind::ALL[3], Dtype::Bf16, Some(Dtype::F32), Average::InReduction),
     ] {
         assert_matches_host(kind, 2, &Settings { wire_dtype: wire, average, ..small_buckets() }, dtype, 2e-2);
     }
@@ -74,11 +74,11 @@ fn device_strategies_match_host_in_bf16() {
 #[test]
 fn device_strategies_match_host_with_matrix_optimizer() {
     let rows = Settings { shard_by_rows: true, ..small_buckets() };
-    for kind in [STRATEGIES[0], STRATEGIES[1], STRATEGIES[2]] {
+    for kind in [ParallelKind::ALL[0], ParallelKind::ALL[1], ParallelKind::ALL[2]] {
         assert_matches_host(kind, 2, &rows, Dtype::F32, 1e-3);
     }
     let each = Settings { reduce_each: ReduceFrequency::MicroBatch, shard_by_rows: true, ..small_buckets() };
-    assert_matches_host(STRATEGIES[3], 2, &each, Dtype::F32, 1e-3);
+    assert_matches_host(ParallelKind::ALL[3], 2, &each, Dtype::F32, 1e-3);
 }
 
 /// Returns the bytes of weights and gradients on ranks after backward.
@@ -95,7 +95,7 @@ fn memory_held(kind: ParallelKind, memory: impl Fn() -> Allocator + Sync) -> Vec
 
 #[test]
 fn device_memory_matches_host() {
-    for kind in STRATEGIES {
+    for kind in ParallelKind::ALL {
         assert_eq!(memory_held(kind, memory), memory_held(kind, Allocator::default), "{kind:?}");
     }
 }
@@ -108,7 +108,8 @@ fn absent_rank_times_out_on_device() {
     let errors = run_ranks_with(2, &config, |group| {
         let (inventory, memory, rank) = (inventory(Dtype::F32), memory(), group.rank());
         let mut strategy =
-            new_strategy(STRATEGIES[0], &inventory, Some(group.clone()), &small_buckets(), &memory).unwrap();
+            new_strategy(ParallelKind::ALL[0], &inventory, Some(group.clone()), &small_buckets(), &memory)
+                .unwrap();
         strategy.begin_step(&plan(&inventory, 1)).unwrap();
         if rank == 1 {
             std::thread::sleep(Duration::from_millis(1500));
@@ -143,19 +144,19 @@ fn alone(kind: ParallelKind, body: impl Fn(&mut dyn DataParallel) -> Result<()> 
 #[test]
 fn host_does_not_run_ahead_of_pending_limit() {
     let least = Duration::from_millis(250);
-    assert!(alone(STRATEGIES[3], |strategy| strategy.pre_unit(UnitId(0), Direction::Forward)) > least);
+    assert!(alone(ParallelKind::ALL[3], |strategy| strategy.pre_unit(UnitId(0), Direction::Forward)) > least);
     let inventory = inventory(Dtype::F32);
     let trained = (1..inventory.parameters.len()).map(ParameterId).filter(|&id| inventory[id].trainable);
     let trained: Vec<_> = trained.rev().collect();
     let backward =
         |strategy: &mut dyn DataParallel| trained.iter().try_for_each(|&id| strategy.grad_ready(id));
-    assert!(alone(STRATEGIES[2], backward) > least, "of two buckets one may be under way");
+    assert!(alone(ParallelKind::ALL[2], backward) > least, "of two buckets one may be under way");
 }
 
 #[test]
 fn host_only_options_are_rejected_on_device() {
     let settings = Settings { offload: Some("/tmp".into()), ..Settings::default() };
-    let error = new_strategy(STRATEGIES[2], &inventory(Dtype::F32), None, &settings, &memory())
+    let error = new_strategy(ParallelKind::ALL[2], &inventory(Dtype::F32), None, &settings, &memory())
         .err()
         .expect("refused");
     assert_eq!(

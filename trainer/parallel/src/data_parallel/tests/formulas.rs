@@ -55,7 +55,7 @@ fn memory_matches_formula() {
     let (inventory, ranks) = (inventory(Dtype::F32), 4);
     let sizes_of = |kind| (elements(kind, &inventory, ranks), memory_of(kind, ranks, &inventory));
     // Replicated, and ZeRO-1: gradients exist once, in the buckets that are sent.
-    for kind in STRATEGIES {
+    for kind in ParallelKind::ALL {
         let ([total, trained, _], found) = sizes_of(kind);
         let state = match kind {
             ParallelKind::Replicated => 8 * trained,
@@ -71,14 +71,14 @@ fn memory_matches_formula() {
 fn sharded_gradients_and_weights_match_formula() {
     let (inventory, ranks) = (inventory(Dtype::F32), 4);
     let sizes_of = |kind| (elements(kind, &inventory, ranks), memory_of(kind, ranks, &inventory));
-    let ([total, trained, largest], found) = sizes_of(STRATEGIES[2]);
+    let ([total, trained, largest], found) = sizes_of(ParallelKind::ALL[2]);
     assert_eq!(found.kept, [4 * total, 4 * trained / ranks, 8 * trained / ranks, 0]);
     assert_eq!((found.peaks[0], found.peaks[2], found.peaks[3]), (4 * total, 8 * trained / ranks, 0));
     // The shards, one bucket that fills, and those under way.
     let under_way = Settings::default().max_pending_reductions;
     let most = 4 * trained / ranks + 4 * (under_way + 1) * largest;
     assert!((found.kept[1] + 1..=most).contains(&found.peaks[1]), "{found:?}, at most {most}");
-    let ([total, trained, largest], found) = sizes_of(STRATEGIES[3]);
+    let ([total, trained, largest], found) = sizes_of(ParallelKind::ALL[3]);
     assert_eq!(found.kept, [4 * total / ranks, 4 * trained / ranks, 8 * trained / ranks, 0]);
     let most = 4 * trained / ranks + 4 * (under_way + 1) * largest;
     assert!((found.kept[1] + 1..=most).contains(&found.peaks[1]), "{found:?}, at most {most}");
@@ -90,7 +90,7 @@ fn gathered_weights_are_the_unit_in_use_and_the_next() {
     let layout = small_buckets().layout(ParallelKind::Zero3, &inventory, ranks);
     // The last two units are the largest two in a row.
     let two: usize = layout.buckets.iter().take(2).map(|bucket| bucket.count).sum();
-    let found = memory_of(STRATEGIES[3], ranks, &inventory);
+    let found = memory_of(ParallelKind::ALL[3], ranks, &inventory);
     assert_eq!(found.peaks[0], 4 * layout.count() / ranks + 4 * two);
 }
 
@@ -118,7 +118,7 @@ fn phases_of(kind: ParallelKind, ranks: usize, settings: &Settings) -> Vec<[u64;
 fn each_phase_sends_the_bytes_of_the_formula() {
     let names = [ParallelKind::Replicated, ParallelKind::Zero1, ParallelKind::Zero2, ParallelKind::Zero3];
     for ranks in [2, 3, 5] {
-        for (kind, name) in STRATEGIES.into_iter().zip(names) {
+        for (kind, name) in ParallelKind::ALL.into_iter().zip(names) {
             // Without prefetching, no gather for backward is sent in forward.
             let settings = Settings { prefetch: 0, ..small_buckets() };
             let layout = settings.layout(kind, &plain_inventory(), ranks);
@@ -154,7 +154,7 @@ fn phases_by_hand() {
     let last = 64 * 60 * 4 * 4 / 2;
     let size_of = |at: usize| {
         let settings = Settings { prefetch: 0, ..small_buckets() };
-        phases_of(STRATEGIES[at], 2, &settings)[0]
+        phases_of(ParallelKind::ALL[at], 2, &settings)[0]
     };
     assert_eq!(size_of(0), [0, 2 * psi, 0], "replicated");
     assert_eq!(size_of(1), [0, psi, psi], "ZeRO-1");
@@ -188,7 +188,7 @@ fn traffic_matches_formula() {
         let inventory = plain_inventory();
         let count = |kind| small_buckets().layout(kind, &inventory, ranks).count();
         let unit = |layer: usize| (64 * layer * 60).next_multiple_of(32 * ranks);
-        for kind in STRATEGIES {
+        for kind in ParallelKind::ALL {
             let gathered = match kind {
                 // Both micro-batches gather in forward and backward. The last unit stays in
                 // between, and the first one between the micro-batches.

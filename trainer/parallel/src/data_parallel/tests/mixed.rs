@@ -3,13 +3,13 @@
 use super::*;
 use crate::bucket::Layout;
 
-/// Kinds of the five units of [`inventory`], by their numbers in [`STRATEGIES`]. The last unit uses
+/// Kinds of the five units of [`inventory`], by their numbers in [`ParallelKind::ALL`]. The last unit uses
 /// a parameter of the first one.
 pub(super) const MIXES: [[usize; 5]; 5] =
     [[3, 0, 3, 0, 3], [0, 3, 2, 1, 0], [2, 0, 0, 0, 0], [0, 1, 0, 1, 3], [3, 2, 3, 2, 0]];
 
 fn units(mix: [usize; 5]) -> Vec<ParallelKind> {
-    mix.map(|number| STRATEGIES[number]).to_vec()
+    mix.map(|number| ParallelKind::ALL[number]).to_vec()
 }
 
 pub(super) fn mixed(
@@ -42,7 +42,7 @@ pub(super) fn train_mixed(
 #[test]
 fn mixed_strategies_are_bitwise_equal_to_one() {
     for ranks in [1, 2, 3, 4] {
-        let reference = train_on_ranks(STRATEGIES[0], ranks, &small_buckets(), Dtype::F32, 2);
+        let reference = train_on_ranks(ParallelKind::ALL[0], ranks, &small_buckets(), Dtype::F32, 2);
         for mix in MIXES {
             let found = train_mixed(mix, ranks, &small_buckets(), Dtype::F32, 2);
             assert!(found == reference, "{mix:?} on {ranks} ranks");
@@ -65,7 +65,7 @@ fn mixed_strategies_are_bitwise_equal_with_every_option() {
         ),
     ];
     for (settings, dtype) in options {
-        let reference = train_on_ranks(STRATEGIES[2], 3, &settings, dtype, 2);
+        let reference = train_on_ranks(ParallelKind::ALL[2], 3, &settings, dtype, 2);
         for mix in [MIXES[0], MIXES[1]] {
             assert!(train_mixed(mix, 3, &settings, dtype, 2) == reference, "{mix:?}, {settings:?}");
         }
@@ -77,8 +77,8 @@ fn small_parameters_stay_whole_with_equal_bits() {
     // Biases of 4 and 37 elements and a gain, but no matrix.
     let settings = Settings { replicate_below: 38, ..small_buckets() };
     for ranks in [2, 3] {
-        let reference = train_on_ranks(STRATEGIES[0], ranks, &small_buckets(), Dtype::F32, 2);
-        for (number, kind) in STRATEGIES.iter().enumerate().skip(1) {
+        let reference = train_on_ranks(ParallelKind::ALL[0], ranks, &small_buckets(), Dtype::F32, 2);
+        for (number, kind) in ParallelKind::ALL.iter().enumerate().skip(1) {
             let found = train_mixed([number; 5], ranks, &settings, Dtype::F32, 2);
             assert!(found == reference, "{kind:?} on {ranks} ranks");
         }
@@ -108,7 +108,7 @@ fn mixed_strategy_needs_no_communicator() {
     let (inventory, settings) = (inventory(Dtype::F32), small_buckets());
     let strategy = mixed(MIXES[1], &inventory, None, &settings, &Allocator::default());
     let alone = take_steps(strategy, &inventory, 0, &settings, 2);
-    assert!(alone == train_on_ranks(STRATEGIES[0], 1, &settings, Dtype::F32, 2));
+    assert!(alone == train_on_ranks(ParallelKind::ALL[0], 1, &settings, Dtype::F32, 2));
 }
 
 /// Returns the layouts of the parts of a mix.
@@ -118,7 +118,7 @@ fn layouts(mix: [usize; 5], inventory: &Inventory, ranks: usize) -> Vec<(Paralle
     kinds.dedup();
     let part = |number: usize| {
         let part_inventory = inventory.restrict(|id| mix[inventory.unit_of(id).0] == number);
-        let kind = STRATEGIES[number];
+        let kind = ParallelKind::ALL[number];
         (kind, small_buckets().layout(kind, &part_inventory, ranks))
     };
     kinds.into_iter().map(part).collect()

@@ -30,7 +30,7 @@ fn sizes(ranks: usize) -> Vec<f32> {
     let settings = small_buckets();
     let sizes_of = |rank: usize| {
         let (inventory, memory) = (inventory(Dtype::F32), Allocator::default());
-        let mut strategy = new_strategy(STRATEGIES[0], &inventory, None, &settings, &memory).unwrap();
+        let mut strategy = new_strategy(ParallelKind::ALL[0], &inventory, None, &settings, &memory).unwrap();
         strategy.begin_step(&plan(&inventory, 1)).unwrap();
         run_pass_with(&mut *strategy, &inventory, 1.0, rank, 7).unwrap();
         strategy.finish_backward().unwrap();
@@ -52,7 +52,7 @@ fn ulp(value: f32) -> f32 {
 fn averaging_modes_agree_within_ulps() {
     for ranks in [2, 3, 4, 5] {
         let sizes = sizes(ranks);
-        for kind in [STRATEGIES[0], STRATEGIES[1], STRATEGIES[3]] {
+        for kind in [ParallelKind::ALL[0], ParallelKind::ALL[1], ParallelKind::ALL[3]] {
             let averaged = |average| gradients(kind, ranks, &Settings { average, ..small_buckets() });
             let reference = averaged(Average::InReduction);
             assert!(reference == averaged(Average::After), "{kind:?}, {ranks} ranks");
@@ -67,13 +67,13 @@ fn averaging_modes_agree_within_ulps() {
 #[test]
 fn bf16_wire_halves_bytes_and_sums_in_f32() {
     let narrow = Settings { wire_dtype: Some(Dtype::Bf16), ..small_buckets() };
-    for kind in [STRATEGIES[0], STRATEGIES[1], STRATEGIES[2]] {
+    for kind in [ParallelKind::ALL[0], ParallelKind::ALL[1], ParallelKind::ALL[2]] {
         let [wide, half] = [&small_buckets(), &narrow].map(|settings| reductions_of(kind, 2, settings));
         assert_eq!(wide, 2 * half, "{kind:?}");
     }
     let (ranks, rounding) = (5, 1.0 / 256.0);
-    let (exact, sizes) = (gradients(STRATEGIES[1], ranks, &small_buckets()), sizes(ranks));
-    for kind in [STRATEGIES[0], STRATEGIES[1], STRATEGIES[3]] {
+    let (exact, sizes) = (gradients(ParallelKind::ALL[1], ranks, &small_buckets()), sizes(ranks));
+    for kind in [ParallelKind::ALL[0], ParallelKind::ALL[1], ParallelKind::ALL[3]] {
         let found = gradients(kind, ranks, &narrow);
         let (mut error, mut bound) = (0.0, 0.0);
         for ((found, exact), size) in found.iter().zip(&exact).zip(&sizes) {
@@ -107,7 +107,7 @@ fn reductions_of(kind: ParallelKind, ranks: usize, settings: &Settings) -> u64 {
 #[test]
 fn reduce_each_micro_batch_multiplies_bytes() {
     let each = Settings { reduce_each: ReduceFrequency::MicroBatch, ..small_buckets() };
-    let reductions = |settings: &Settings| reductions_of(STRATEGIES[2], 3, settings);
+    let reductions = |settings: &Settings| reductions_of(ParallelKind::ALL[2], 3, settings);
     assert_eq!(reductions(&each), 2 * reductions(&small_buckets()));
     let count = small_buckets().layout(ParallelKind::Zero2, &plain_inventory(), 3).count();
     assert_eq!(reductions(&small_buckets()), (4 * count * 2 / 3) as u64);
@@ -119,7 +119,7 @@ fn no_reshard_after_forward_gathers_once() {
     let count = small_buckets().layout(ParallelKind::Zero3, &plain_inventory(), 2).count();
     // Two micro-batches gather all weights once each, but for the first unit, which stays between
     // them. One reduction follows.
-    assert_eq!(reductions_of(STRATEGIES[3], 2, &keep), (4 * (3 * count - 64 * 60) / 2) as u64);
+    assert_eq!(reductions_of(ParallelKind::ALL[3], 2, &keep), (4 * (3 * count - 64 * 60) / 2) as u64);
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn fp32_grad_accum_loses_no_bits() {
     let norm = |dtype, wide_gradients| {
         let settings =
             Settings { fp32_grad_accum: wide_gradients, wire_dtype: Some(Dtype::F32), ..small_buckets() };
-        f64::from_bits(train_on_ranks(STRATEGIES[2], 2, &settings, dtype, 4).0[0])
+        f64::from_bits(train_on_ranks(ParallelKind::ALL[2], 2, &settings, dtype, 4).0[0])
     };
     let exact = norm(Dtype::F32, false);
     let [wide, narrow] = [true, false].map(|wide| (norm(Dtype::Bf16, wide) / exact - 1.0).abs());
@@ -146,7 +146,7 @@ fn frozen_parameters_have_no_traffic_or_state() {
         registry.freeze_all(&freezes).map(|()| Arc::new(registry.finish()))
     };
     let two_thirds = frozen(&["h.0", "h.2.weight"]).unwrap();
-    for (kind, gathers) in STRATEGIES.into_iter().zip([0, 0, 0, 3 + 2]) {
+    for (kind, gathers) in ParallelKind::ALL.into_iter().zip([0, 0, 0, 3 + 2]) {
         let moved = run_ranks_with(2, &two_shot(), |group| {
             let (memory, rank) = (Allocator::default(), group.rank());
             let settings = Settings { prefetch: 0, ..small_buckets() };

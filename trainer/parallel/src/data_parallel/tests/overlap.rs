@@ -209,7 +209,7 @@ fn each_pending_reduction_costs_one_bucket() {
     assert!(peak_gradients(1) < peak_gradients(4));
     let peak_with = |reductions_max| {
         let settings = Settings { max_pending_reductions: reductions_max, ..small_buckets() };
-        train_on_ranks(STRATEGIES[2], 3, &settings, Dtype::F32, 1)
+        train_on_ranks(ParallelKind::ALL[2], 3, &settings, Dtype::F32, 1)
     };
     assert!(peak_with(1) == peak_with(2) && peak_with(2) == peak_with(3));
 }

@@ -7,7 +7,8 @@ fn replicas_start_with_weights_of_rank_0() {
     let results = run_ranks(3, |group| {
         let (inventory, memory) = (inventory(Dtype::F32), Allocator::default());
         let settings = Settings { seed: group.rank() as u64, ..small_buckets() };
-        let mut strategy = new_strategy(STRATEGIES[0], &inventory, Some(group), &settings, &memory).unwrap();
+        let mut strategy =
+            new_strategy(ParallelKind::ALL[0], &inventory, Some(group), &settings, &memory).unwrap();
         collect_shards(&mut *strategy, &inventory)
     });
     assert!(results[1] == results[0] && results[2] == results[0]);
@@ -39,6 +40,6 @@ fn seven_ranks_shard_uneven_parameters() {
         strategy.finish_backward().unwrap();
         strategy.grad_norm().unwrap().to_bits()
     };
-    let norms = STRATEGIES.map(|kind| run_ranks(7, |group| run(kind, group)));
+    let norms = ParallelKind::ALL.map(|kind| run_ranks(7, |group| run(kind, group)));
     assert!(norms.iter().flatten().all(|norm| *norm == norms[0][0]));
 }

@@ -41,14 +41,14 @@ fn zero_stages_in_groups_are_bitwise_equal() {
         let [first, second, third] =
             SHARDING.map(|(kind, _)| train_on_ranks(kind, ranks, &settings, Dtype::F32, 2));
         assert!(second == first && third == first, "{ranks} ranks in groups of {shard_ranks}");
-        let replicated = train_on_ranks(STRATEGIES[0], ranks, &small_buckets(), Dtype::F32, 2);
+        let replicated = train_on_ranks(ParallelKind::ALL[0], ranks, &small_buckets(), Dtype::F32, 2);
         assert_near(&format!("{ranks} ranks in groups of {shard_ranks}"), &first, &replicated);
     }
 }
 
 #[test]
 fn one_group_and_groups_of_one_rank_equal_replicas() {
-    let reference = train_on_ranks(STRATEGIES[0], 4, &small_buckets(), Dtype::F32, 1);
+    let reference = train_on_ranks(ParallelKind::ALL[0], 4, &small_buckets(), Dtype::F32, 1);
     for (kind, _) in SHARDING {
         for shard_ranks in [1, 4] {
             let found = train_on_ranks(kind, 4, &groups_of(shard_ranks), Dtype::F32, 1);
@@ -73,7 +73,7 @@ fn zero_stages_in_groups_are_bitwise_equal_with_every_option() {
 
 #[test]
 fn groups_that_reduce_each_micro_batch_nearly_match_replicas() {
-    let reference = train_on_ranks(STRATEGIES[0], 4, &small_buckets(), Dtype::F32, 3);
+    let reference = train_on_ranks(ParallelKind::ALL[0], 4, &small_buckets(), Dtype::F32, 3);
     let each = Settings { reduce_each: ReduceFrequency::MicroBatch, ..groups_of(2) };
     for kind in [ParallelKind::Zero2, ParallelKind::Zero3] {
         let found = train_on_ranks(kind, 4, &each, Dtype::F32, 3);
@@ -83,7 +83,7 @@ fn groups_that_reduce_each_micro_batch_nearly_match_replicas() {
 
 #[test]
 fn mixed_strategies_in_groups_nearly_match_replicas() {
-    let reference = train_on_ranks(STRATEGIES[0], 4, &small_buckets(), Dtype::F32, 2);
+    let reference = train_on_ranks(ParallelKind::ALL[0], 4, &small_buckets(), Dtype::F32, 2);
     for mix in MIXES {
         let found = train_mixed(mix, 4, &groups_of(2), Dtype::F32, 2);
         assert_near(&format!("{mix:?}"), &found, &reference);

@@ -91,8 +91,8 @@ fn unused_parameters_of_some_ranks_have_zero_gradients() {
                 new_strategy(kind, inventory, Some(group), settings, &Allocator::default()).unwrap()
             }
         };
-        let reference = train_partly(alone(STRATEGIES[2]), dtype, Unused::IsZero);
-        for kind in STRATEGIES {
+        let reference = train_partly(alone(ParallelKind::ALL[2]), dtype, Unused::IsZero);
+        for kind in ParallelKind::ALL {
             // Replicated strategies reduce once a step, so that sums of each micro-batch differ.
             let expected = train_partly(alone(kind), dtype, Unused::IsZero);
             assert!(train_partly(alone(kind), dtype, Unused::IsAbsent) == expected, "{kind:?}, {settings:?}");
