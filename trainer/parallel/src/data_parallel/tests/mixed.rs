@@ -4,8 +4,7 @@ use super::*;
 use crate::bucket::Layout;
 
 /// Kinds of the five units of [`inventory`], by their numbers in [`ParallelKind::ALL`]. The last
-/// unit uses
-/// a parameter of the first one.
+/// unit uses a parameter of the first one.
 pub(super) const MIXES: [[usize; 5]; 5] =
     [[3, 0, 3, 0, 3], [0, 3, 2, 1, 0], [2, 0, 0, 0, 0], [0, 1, 0, 1, 3], [3, 2, 3, 2, 0]];
 
