@@ -249,8 +249,8 @@ fn shuttle_spawned_op_may_be_last_owner() {
 fn shuttle_wait_for_finalized_rank_fails() {
     explore(|| {
         let [first_rank, second_rank] = two();
-        let other = first_rank.clone();
-        let leaving = [first_rank, other].map(|comm| thread::spawn(move || drop(comm)));
+        let first_rank_clone = first_rank.clone();
+        let leaving = [first_rank, first_rank_clone].map(|comm| thread::spawn(move || drop(comm)));
         assert_eq!(second_rank.barrier().unwrap_err().kind(), &ErrorKind::PeerFinalized { peer: 0 });
         leaving.into_iter().for_each(|leaving| leaving.join().unwrap());
     });

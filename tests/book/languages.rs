@@ -112,14 +112,14 @@ fn without_form(name: &str) -> &str {
 
 /// Adds a call under the name that languages have in common.
 fn add(calls: &mut Calls, language: Language, name: &str) {
-    let other = OTHER_NAMES.iter().find(|(owner, here, _)| *owner == language && *here == name);
+    let common_name = OTHER_NAMES.iter().find(|(owner, here, _)| *owner == language && *here == name);
     let last = name.rsplit([':', '.']).next().unwrap_or(name);
     let usual = match language {
         Rust => without_form(last),
         C => last.trim_start_matches("unisono_").trim_start_matches("comm_"),
         Python => last,
     };
-    let common = other.map_or(usual, |(_, _, common)| common);
+    let common = common_name.map_or(usual, |(_, _, common)| common);
     let names = &mut calls.entry(common.to_owned()).or_default()[language as usize];
     if !names.iter().any(|known| known == name) {
         names.push(name.to_owned());

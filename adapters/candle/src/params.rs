@@ -48,8 +48,8 @@ impl Params {
     pub(crate) fn check_equal(&self, comm: &Communicator) -> Result<()> {
         let mut fingerprints = vec![0; comm.size()];
         comm.all_gather(&[self.fingerprint()], &mut fingerprints)?;
-        let other = fingerprints.iter().position(|fingerprint| *fingerprint != fingerprints[0]);
-        other.map_or(Ok(()), |other| Err(Error::DifferentModels { rank: comm.rank(), other }))
+        let unequal_rank = fingerprints.iter().position(|fingerprint| *fingerprint != fingerprints[0]);
+        unequal_rank.map_or(Ok(()), |other| Err(Error::DifferentModels { rank: comm.rank(), other }))
     }
 
     /// Copies the variables of rank `root` to all ranks.

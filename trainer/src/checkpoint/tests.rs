@@ -64,8 +64,8 @@ fn loaded(root: &Path, kind: ParallelKind, ranks: usize, dtype: Dtype) -> Bits {
 fn loaded_with(root: &Path, kind: ParallelKind, ranks: usize, dtype: Dtype, settings: &Settings) -> Bits {
     let results = run_ranks(ranks, |world| {
         let (inventory, memory) = (inventory(dtype), Allocator::default());
-        let other = Settings { seed: 99, ..settings.clone() };
-        let mut strategy = new_strategy(kind, &inventory, Some(world.clone()), &other, &memory).unwrap();
+        let other_seed = Settings { seed: 99, ..settings.clone() };
+        let mut strategy = new_strategy(kind, &inventory, Some(world.clone()), &other_seed, &memory).unwrap();
         let found = load(&latest(root).unwrap(), of_data(&world), &mut *strategy, &inventory).unwrap();
         assert_eq!(found, progress());
         collect_shards(&mut *strategy, &inventory)

@@ -11,7 +11,7 @@ use unisono_nn::process_group::{Comm, ProcessGroup};
 
 /// Group of ranks that exchange flat buffers in host or GPU memory.
 pub(super) struct DataGroup {
-    pub(super) size: ProcessGroup,
+    pub(super) process_group: ProcessGroup,
     /// GPU stream for collectives, separate from the stream of the modules.
     pub(super) lane: Option<Arc<Compute>>,
     /// Recorder of the work on `lane`.
@@ -64,25 +64,25 @@ impl DataGroup {
     /// # Errors
     /// Fails if ranks cannot set up GPU communication.
     pub(super) fn new(host: Communicator, memory: &Allocator) -> Result<Self> {
-        let ranks = ProcessGroup::new(host, memory.gpu())?;
+        let process_group = ProcessGroup::new(host, memory.gpu())?;
         // Other ranks wait for the kernels of a collective, so they start before waiting kernels of
         // modules.
-        let beside =
+        let high_priority =
             |lane: &Arc<Compute>| Compute::without_cublas(lane.stream().gpu().high_priority_stream()?);
-        let lane = memory.lane().map(beside).transpose()?.map(Arc::new);
-        Ok(Self { size: ranks, lane, timeline: memory.timeline().cloned() })
+        let lane = memory.lane().map(high_priority).transpose()?.map(Arc::new);
+        Ok(Self { process_group, lane, timeline: memory.timeline().cloned() })
     }
 
     pub(super) fn rank(&self) -> usize {
-        self.size.rank()
+        self.process_group.rank()
     }
 
     pub(super) fn ranks(&self) -> usize {
-        self.size.size()
+        self.process_group.size()
     }
 
     /// Returns the communicator for flat buffers.
     pub(super) fn peers(&self) -> Comm<'_> {
-        self.size.comm()
+        self.process_group.comm()
     }
 }

@@ -97,7 +97,7 @@ impl StrategyCore {
     /// are not among them, so that each shard counts once.
     pub(super) fn sum_over_shards(&self, squares: &mut SquareSum) -> Result<()> {
         let mut data = self.group.iter();
-        data.try_for_each(|group| squares.all_reduce(&self.store.memory, &group.size))
+        data.try_for_each(|group| squares.all_reduce(&self.store.memory, &group.process_group))
     }
 
     /// Adds the sums of the ranks that hold other parts of the model, and returns the root.

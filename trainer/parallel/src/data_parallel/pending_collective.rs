@@ -41,7 +41,7 @@ impl PendingCollective {
         }
         // Another thread executes the operation, so that the caller computes meanwhile.
         let on_host = move |group: &unisono::Communicator| operation(Some(group.into()), numbers);
-        Ok(Self::Host(group.size.host().spawn(on_host)))
+        Ok(Self::Host(group.process_group.host().spawn(on_host)))
     }
 
     /// Makes the host wait until a GPU operation is complete. The wait bounds how far the host runs

@@ -69,7 +69,7 @@ impl ShardedStrategy {
 impl ShardedStrategy {
     /// Returns the bytes that this rank has sent within its group, and to other groups.
     pub(crate) fn bytes_sent(&self) -> [u64; 2] {
-        let group = self.base.group.as_ref().map(|group| &group.size);
+        let group = self.base.group.as_ref().map(|group| &group.process_group);
         [group, self.base.replicas.as_ref()]
             .map(|ranks| ranks.map_or(0, |ranks| ranks.host().traffic_stats().unwrap().bytes))
     }

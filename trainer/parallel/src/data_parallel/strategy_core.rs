@@ -107,7 +107,7 @@ impl StrategyCore {
 
     /// Returns the first known error of GPU operations.
     pub(super) fn check(&self) -> Result<()> {
-        let data = self.group.iter().map(|group| &group.size);
+        let data = self.group.iter().map(|group| &group.process_group);
         data.chain(&self.replicas)
             .chain(&self.tensor)
             .chain(&self.pipeline)

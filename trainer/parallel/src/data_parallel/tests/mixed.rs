@@ -86,15 +86,15 @@ fn small_parameters_stay_whole_with_equal_bits() {
     let kept = run_ranks(2, |group| {
         let (inventory, memory) = (inventory(Dtype::F32), Allocator::default());
         let mut strategy = mixed([3; 5], &inventory, Some(group), &settings, &memory);
-        let mut whole = vec![0; inventory.parameters.len()];
+        let mut kept_counts = vec![0; inventory.parameters.len()];
         let mut count = |kept: LocalShard<'_>| {
-            whole[kept.parameter.0] += kept.range.len();
+            kept_counts[kept.parameter.0] += kept.range.len();
             Ok(())
         };
         strategy.for_each_shard(&mut count).unwrap();
-        let parameters = inventory.parameters.iter().zip(whole);
-        let whole_ones = parameters.filter(|(parameter, whole)| parameter.count() == *whole);
-        whole_ones.map(|(parameter, _)| parameter.name.clone()).collect::<Vec<String>>()
+        let parameters = inventory.parameters.iter().zip(kept_counts);
+        let replicated = parameters.filter(|(parameter, kept_count)| parameter.count() == *kept_count);
+        replicated.map(|(parameter, _)| parameter.name.clone()).collect::<Vec<String>>()
     });
     for names in &kept {
         let is_small = |name: &&str| names.iter().any(|kept| kept == name);
