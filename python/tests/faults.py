@@ -78,13 +78,16 @@ def _collect(queue, seen):
 
 
 def _rank(rank, task, path, timeout, begun, queue):
+    import torch
     import torch.distributed as dist
 
     import unisono.torch  # noqa: F401 - versions of torch that look for no backends need it
 
-    limit = timedelta(seconds=timeout)
+    limit = timedelta(seconds=max(timeout, GROUP_TIMEOUT))
     dist.init_process_group("unisono", init_method=f"file://{path}", rank=rank, world_size=SIZE, timeout=limit)
     dist.barrier()
+    # The ranks also meet within the timeout of the group, so a shorter one is set only when they have met.
+    dist.group.WORLD._get_backend(torch.device("cpu")).set_timeout(timedelta(seconds=timeout))
     begun[rank] = time.monotonic()
     try:
         task(rank)
