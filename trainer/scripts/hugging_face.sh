@@ -17,6 +17,7 @@ if ! "$python" -c "import transformers; assert transformers.__version__ == '$ver
     exit 0
 fi
 "$python" -c 'import torch' 2>/dev/null || "$python" python/scripts/install_torch.py
-cargo build --release --quiet -p unisono-trainer --bin unisono-train --example logits
+# With the features of the whole workspace, as its tests are built, so that nothing is built again.
+cargo build --workspace --release --quiet --bin unisono-train --example logits
 export HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false
 "$python" trainer/scripts/hugging_face.py "$CARGO_TARGET_DIR/release"
