@@ -42,7 +42,7 @@ cd "$CARGO_TARGET_DIR"    # where no folder is named as the package
 if [ -n "$torch" ]; then
     exec "$python" -m pytest -q -p no:cacheprovider "$tests/test_torch.py" "$tests/test_torch_faults.py"
 fi
-"$python" -m pytest -q -p no:cacheprovider "$tests"
+"$python" -m pytest -q -p no:cacheprovider --durations=10 "$tests"
 [ -n "$suite" ] || exit 0
 for mode in gloo-replaced unisono mpi-replaced; do
     "$python" "$tests/torch_suite.py" "$mode" --expect "$tests/torch_suite_$mode.txt"

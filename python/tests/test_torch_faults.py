@@ -13,9 +13,10 @@ import pytest
 torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 
+from unisono.errors import Timeout  # noqa: E402
 from unisono.torch._versions import HAS_BACKENDS  # noqa: E402
 
-from faults import GROUP_TIMEOUT, SIZE, VICTIM, strike  # noqa: E402
+from faults import GROUP_TIMEOUT, SIZE, VICTIM, strike, until_others_ended  # noqa: E402
 
 SMALL, LARGE = 4, 1 << 24
 
@@ -110,7 +111,7 @@ def test_workers_that_outlive_a_rank_do_not_hide_its_death(transport, monkeypatc
 @pytest.mark.parametrize("blow", [None, signal.SIGSTOP], ids=["sleeps", "is stopped"])
 @pytest.mark.parametrize("body", [all_reduce_small, all_reduce_large, wait_for_async, receive_from_victim])
 def test_silent_rank_is_named_at_the_timeout_of_the_group(body, blow):
-    seen = strike(body, lambda rank: time.sleep(30 if blow else 8), blow, timeout=1)
+    seen = strike(body, forever if blow else until_others_ended, blow, timeout=1)
     for one in seen:
         if one.rank != VICTIM:
             # A rank that waits for waiting ranks gets a quarter more, or hears from those that fail.
@@ -152,6 +153,24 @@ def test_timeout_of_a_call_leaves_other_calls_alone(processes):
             time.sleep(4)
         dist.all_reduce(values)
         assert (values == size * size).all()
+
+    processes(2, body)
+
+
+def test_shorter_timeout_of_the_group_ends_the_wait_for_a_message(processes):
+    def body(rank, size):
+        store = dist.distributed_c10d._get_default_store()
+        if rank == 1:
+            store.wait(["waited"])
+            return dist.send(torch.full((SMALL,), 7.0), 0)
+        dist.group.WORLD._get_backend(torch.device("cpu")).set_timeout(timedelta(milliseconds=300))
+        work = dist.irecv(received := torch.zeros(SMALL), 1)
+        with pytest.raises(Timeout, match="rank 0 in recv waits for rank 1"):
+            work.wait()
+        # The message is still under way, and the group goes on.
+        store.set("waited", "1")
+        work.wait(timedelta(seconds=20))
+        assert (received == 7).all()
 
     processes(2, body)
 

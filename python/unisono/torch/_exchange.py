@@ -69,5 +69,7 @@ class Exchanges:
         source = lambda: native.message()[0]  # noqa: E731
         whom = "any rank" if peer is None else f"rank {peer}"
         waits_for = lambda: f"rank {self.rank()} in {title} waits for {whom}"  # noqa: E731
-        explain = lambda failure: self._with_timeout(failure, self._seconds)  # noqa: E731
-        return self._returned(UnisonoWork(native, [tensor], finish, error, waits_for, source, explain))
+        explain = lambda failure: self._with_timeout(failure, None)  # noqa: E731
+        # Messages have the timeout that the communicator was made with. A shorter one of `set_timeout` ends the wait.
+        limit = self._seconds
+        return self._returned(UnisonoWork(native, [tensor], finish, error, waits_for, source, explain, limit))

@@ -24,10 +24,14 @@ class UnisonoWork(WorkBase):
         waits_for: Returns text that says which rank the operation waits for, or None.
         source: Returns the rank from which a receive came.
         explain: Returns the error of the native operation with facts that the caller adds.
+        limit: The seconds after which a wait without a timeout ends, or None if only the native operation limits it.
     """
 
-    def __init__(self, native, result, finish=None, error=None, waits_for=None, source=None, explain=None):
+    def __init__(
+        self, native, result, finish=None, error=None, waits_for=None, source=None, explain=None, limit=None
+    ):  # fmt: skip
         super().__init__()
+        self._limit = limit
         self._native, self._result, self._finish = native, list(result), finish
         self._error, self._waits_for, self._source = _in_terms_of_torch(_without_frames(error)), waits_for, source
         self._is_told, self._explain = False, explain
@@ -47,7 +51,7 @@ class UnisonoWork(WorkBase):
 
     def _wait_for_native(self, timeout):
         try:
-            self._native.wait(timeout.total_seconds() if timeout > timedelta(0) else None)
+            self._native.wait(timeout.total_seconds() if timeout > timedelta(0) else self._limit)
         except Error as error:
             if self._native.is_finished():
                 error = self._explained(error)
