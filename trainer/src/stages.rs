@@ -96,13 +96,15 @@ impl Stages {
                     earlier_kv += if part == 0 { size } else { 0 };
                 }
                 Op::Backward { .. } | Op::BackwardWeights { .. } => {
-                    // The last micro-sequence makes the gradients of all, and the first frees both.
-                    earlier_kv += if part + 1 == schedule.micro_sequences { size } else { 0 };
-                    held.earlier_kv = held.earlier_kv.max(earlier_kv);
-                    earlier_kv -= if part == 0 { 2 * size } else { 0 };
                     (layers, in_last) = (layers - size, in_last - usize::from(of_op == last));
                 }
                 _ => {}
+            }
+            if let Op::Backward { .. } | Op::BackwardInput { .. } = op {
+                // The last micro-sequence makes the gradients of all, and the first frees both.
+                earlier_kv += if part + 1 == schedule.micro_sequences { size } else { 0 };
+                held.earlier_kv = held.earlier_kv.max(earlier_kv);
+                earlier_kv -= if part == 0 { 2 * size } else { 0 };
             }
             held.layers = held.layers.max(layers);
             held.micro_batches = held.micro_batches.max(in_last);

@@ -105,7 +105,7 @@ const SDP2_STP2_BF4: &str = "mesh.tensor=2 strategy.sequence_parallel=true mesh.
 
 /// Pipelines of two ranks and a model of four layers. `s` is the number of layers per stage: with
 /// one of them, each rank has two stages.
-const PIPELINES: [Reference; 24] = [
+const PIPELINES: [Reference; 27] = [
     ("df4", 1, "data.micro_batch=4", "df4", Exact),
     ("df4_tied", 1, "data.micro_batch=4 model.tie_word_embeddings=true", "df4_tied", Exact),
     ("pp2s2_naive", 2, "mesh.pipeline=2 data.micro_batch=4 pipeline.schedule=naive", "df4", Near),
@@ -131,6 +131,9 @@ const PIPELINES: [Reference; 24] = [
     ("sdp2_stp2_pp2s2", 8, SDP2_STP2_PP2S2, "df4", Near),
     ("pp2s2_ms4", 2, PP2S2_MS4, "df4", Near),
     ("pp2s2_ms4_1f1b", 2, "mesh.pipeline=2 data.micro_batch=4 data.micro_sequences=4", "df4", Near),
+    ("pp2s2_ms4_zb_h1", 2, PP2S2_MS4_ZB_H1, "pp2s2_ms4_1f1b", Exact),
+    ("pp2s1_ms4_zb_v", 2, PP2S1_MS4_ZB_V, "df4", Near),
+    ("pp2s1_ms4_interleaved", 2, PP2S1_MS4_INTERLEAVED, "df4", Near),
     ("pp2s1_ms4", 2, PP2S1_MS4, "df4_tied", Near),
     ("sdp2_stp2_pp2s2_ms4", 8, SDP2_STP2_PP2S2_MS4, "df4", Near),
     ("sdp2_stp2_pp2_ring_z3", 8, SDP2_STP2_PP2_Z3, "df4", Near),
@@ -145,6 +148,12 @@ const PP2_ULYSSES2_RING: &str = "mesh.pipeline=2 data.micro_batch=4 mesh.sequenc
                                  context.kv_transfer=ring context.ulysses_ranks=2 strategy.kind=zero3 \
                                  mesh.order=batch_data,tensor,pipeline,sequence_data";
 const PP2S2_MS4: &str = "mesh.pipeline=2 data.micro_batch=4 pipeline.schedule=gpipe data.micro_sequences=4";
+const PP2S2_MS4_ZB_H1: &str =
+    "mesh.pipeline=2 data.micro_batch=4 pipeline.schedule=zb-h1 data.micro_sequences=4";
+const PP2S1_MS4_ZB_V: &str =
+    "mesh.pipeline=2 data.micro_batch=4 pipeline.schedule=zb-v data.micro_sequences=4";
+const PP2S1_MS4_INTERLEAVED: &str =
+    "mesh.pipeline=2 data.micro_batch=4 pipeline.schedule=interleaved data.micro_sequences=4";
 const PP2S1_MS4: &str = "mesh.pipeline=2 data.micro_batch=4 pipeline.schedule=breadth-first data.micro_sequences=4 \
                          model.tie_word_embeddings=true";
 const SDP2_STP2_PP2S2_MS4: &str = "mesh.pipeline=2 data.micro_batch=4 mesh.tensor=2 strategy.sequence_parallel=true \

@@ -27,10 +27,10 @@ pub struct Order {
     pub placement: Placement,
     /// Valid numbers of chunks per rank.
     pub chunks: RangeInclusive<usize>,
-    /// True if the number of micro-batches must be a multiple of the number of ranks.
+    /// True if the number of micro-batches must be a multiple of the number of ranks. Of
+    /// micro-sequences, it is a multiple of the fewest that are whole micro-batches and at least
+    /// one per rank.
     pub whole_rounds: bool,
-    /// True if micro-batches may pass as several micro-sequences.
-    pub micro_sequences: bool,
     /// Passes of one rank for the dimensions of a schedule, without messages.
     pub build: fn(&Schedule, usize) -> Vec<Op>,
     /// Published idle share of equal stages without transfers; `None` where no formula applies.
@@ -93,13 +93,7 @@ impl Order {
         chunks: usize,
     ) -> Result<Schedule> {
         let micro_batches = micro_batches.saturating_mul(micro_sequences);
-        self.check(ranks, micro_batches, chunks)?;
-        if micro_sequences > 1 && !self.micro_sequences {
-            let able = Self::ALL.iter().filter(|order| order.micro_sequences);
-            let names = able.map(|order| order.name).collect::<Vec<_>>().join(", ");
-            let what = format!("pipeline schedule {}: {micro_sequences} micro-sequences", self.name);
-            return Err(Error::invalid(format!("{what}: only {names} order them")));
-        }
+        self.check(ranks, micro_batches, micro_sequences, chunks)?;
         let placement = self.placement;
         let mut schedule =
             Schedule { ranks, micro_batches, micro_sequences, chunks, placement, rows: Vec::new() };
@@ -109,7 +103,7 @@ impl Order {
         Ok(schedule)
     }
 
-    fn check(&self, ranks: usize, micro_batches: usize, chunks: usize) -> Result<()> {
+    fn check(&self, ranks: usize, micro_batches: usize, micro_sequences: usize, chunks: usize) -> Result<()> {
         let name = self.name;
         let refuse = |what: String| Err(Error::invalid(format!("pipeline schedule {name}: {what}")));
         if ranks == 0 || micro_batches == 0 {
@@ -131,8 +125,15 @@ impl Order {
             let product = format!("{ranks} ranks * {micro_batches} micro-batches * {chunks} chunks");
             return refuse(format!("{product}: there may be {PASSES_MAX} forward passes"));
         }
-        if self.whole_rounds && !micro_batches.is_multiple_of(ranks) {
-            return refuse(format!("{micro_batches} micro-batches are no multiple of {ranks} ranks"));
+        let round = round_length(ranks, micro_sequences);
+        if self.whole_rounds && !micro_batches.is_multiple_of(round) {
+            return refuse(match micro_sequences {
+                1 => format!("{micro_batches} micro-batches are no multiple of {ranks} ranks"),
+                _ => format!(
+                    "{micro_batches} micro-sequences are no multiple of {round}, the fewest whole micro-batches \
+                     of at least one micro-sequence for each of {ranks} ranks"
+                ),
+            });
         }
         Ok(())
     }
@@ -149,6 +150,13 @@ fn alternate(forwards: Vec<Op>, backwards: Vec<Op>, warmup: usize) -> Vec<Op> {
     }
     row.extend(backwards);
     row
+}
+
+/// Returns the number of micro-sequences that pass a chunk before the next chunk begins: at least
+/// one per rank, so that none waits for the last rank. They are whole micro-batches, because the
+/// last micro-sequence of each goes back first.
+fn round_length(ranks: usize, micro_sequences: usize) -> usize {
+    ranks.next_multiple_of(micro_sequences)
 }
 
 /// Returns the idle share (P−1)/(V·M+P−1) of pipelines whose ranks wait only at both ends.

@@ -18,8 +18,7 @@ fn small(order: &'static Order) -> impl Iterator<Item = Schedule> {
 
 /// Every schedule with 2 to 4 micro-sequences and at most 6 ranks, 4 micro-batches and 3 chunks.
 fn in_parts() -> impl Iterator<Item = (&'static Order, Schedule)> {
-    let able = Order::ALL.iter().filter(|order| order.micro_sequences);
-    able.flat_map(|order| {
+    Order::ALL.iter().flat_map(|order| {
         let dimensions = (1..=6)
             .flat_map(|ranks| (1..=4).flat_map(move |micro| (2..=4).map(move |parts| [ranks, micro, parts])));
         let schedules = dimensions.flat_map(move |[ranks, micro, parts]| {
@@ -71,15 +70,31 @@ fn micro_sequences_go_back_in_reverse_order() {
             check(&schedule).unwrap_or_else(|error| panic!("{} {schedule}{error}", order.name)).activations;
         let bound: Vec<_> = (0..schedule.ranks).map(|rank| (order.activations)(&schedule, rank)).collect();
         // A rank before the last takes the next micro-sequence of a whole micro-batch that waits.
-        assert_eq!(held, bound, "{} {schedule}", order.name);
+        // ZB-V reaches its bound once its steady phase begins.
+        let Schedule { ranks, micro_batches, micro_sequences, .. } = schedule;
+        if order.name == "zb-v" && micro_batches < 2 * ranks + micro_sequences - 2 {
+            assert!(
+                held.iter().zip(&bound).all(|(held, bound)| held <= bound),
+                "{held:?} {bound:?} {schedule}"
+            );
+        } else {
+            assert_eq!(held, bound, "{} {schedule}", order.name);
+        }
         count += 1;
     }
-    assert_eq!(count, 72 * (1 + 1 + 1 + 3), "naive, gpipe, 1f1b, and breadth-first with 1 to 3 chunks");
+    // Breadth-first has 1 to 3 chunks. Interleaved has 2 or 3, and needs whole rounds: 52 of 72.
+    assert_eq!(count, 72 * (5 + 3) + 52 * 2);
     let order = Order::find("1f1b").unwrap();
     assert_eq!(
         order.schedule_parts(2, 2, 3, 1).unwrap().to_string(),
         "F0 F1 F2 F3 B2 F4 B1 F5 B0 B5 B4 B3\n\
          F0 F1 F2 B2 F3 B1 F4 B0 F5 B5 B4 B3\n"
+    );
+    let order = Order::find("zb-h1").unwrap();
+    assert_eq!(
+        order.schedule_parts(2, 2, 2, 1).unwrap().to_string(),
+        "F0 F1 F2 I1 W1 F3 I0 W0 I3 W3 I2 W2\n\
+         F0 F1 I1 F2 I0 W1 F3 I3 W0 I2 W3 W2\n"
     );
 }
 
@@ -90,11 +105,13 @@ fn micro_sequences_out_of_order_are_rejected() {
     assert!(violation.contains("the micro-sequence before it, in its direction, has not run"), "{violation}");
     let three = Schedule { micro_sequences: 3, ..schedule("gpipe", 2, 4) };
     assert!(check(&three).is_err(), "4 passes are no micro-batches of 3");
-    for name in ["interleaved", "zb-h1", "zb-v"] {
-        let order = Order::find(name).unwrap();
-        let error = order.schedule_parts(2, 2, 2, 2.min(*order.chunks.end())).unwrap_err().to_string();
-        assert!(error.contains("only naive, gpipe, 1f1b, breadth-first order them"), "{error}");
-    }
+    let interleaved = Order::find("interleaved").unwrap();
+    let error = interleaved.schedule_parts(3, 3, 2, 2).unwrap_err().to_string();
+    assert!(
+        error.contains("6 micro-sequences are no multiple of 4, the fewest whole micro-batches"),
+        "{error}"
+    );
+    assert!(interleaved.schedule_parts(3, 4, 2, 2).is_ok(), "two rounds of two micro-batches");
 }
 
 #[test]
@@ -137,14 +154,21 @@ fn held_activations_are_those_that_were_published() {
 #[test]
 fn gradients_add_up_in_the_order_of_micro_batches() {
     for order in Order::ALL {
-        for schedule in small(order).filter(|schedule| schedule.micro_batches % 5 == 1) {
+        let parts = in_parts().filter(|(other, _)| other.name == order.name).map(|(_, schedule)| schedule);
+        for schedule in small(order).filter(|schedule| schedule.micro_batches % 5 == 1).chain(parts) {
             for (row, chunk) in
                 schedule.rows.iter().flat_map(|row| (0..schedule.chunks).map(move |c| (row, c)))
             {
                 let adds = |op: &&Op| matches!(op, Op::Backward { .. } | Op::BackwardWeights { .. });
                 let places = row.iter().filter(adds).filter_map(|op| op.place());
                 let micros = places.filter(|place| place.1 == chunk).map(|place| place.0);
-                assert!(micros.eq(0..schedule.micro_batches), "{} {schedule}", order.name);
+                // Micro-sequences add theirs in the order in which they go back.
+                let numbers = 0..schedule.micro_batches;
+                assert!(
+                    micros.eq(numbers.map(|number| schedule.backward_micro(number))),
+                    "{} {schedule}",
+                    order.name
+                );
             }
         }
     }

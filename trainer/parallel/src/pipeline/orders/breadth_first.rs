@@ -10,7 +10,6 @@ pub(super) const ORDER: Order = Order {
     placement: Placement::Looped,
     chunks: 1..=usize::MAX,
     whole_rounds: false,
-    micro_sequences: true,
     build,
     bubble,
     activations: |schedule, _| schedule.chunks * schedule.micro_batches,

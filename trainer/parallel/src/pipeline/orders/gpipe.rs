@@ -10,7 +10,6 @@ pub(super) const ORDER: Order = Order {
     placement: Placement::Looped,
     chunks: 1..=1,
     whole_rounds: false,
-    micro_sequences: true,
     build,
     bubble: fill_and_drain,
     activations: |schedule, _| schedule.micro_batches,

@@ -1,40 +1,44 @@
-//! 1F1B over several chunks per rank, in rounds of as many micro-batches as ranks.
+//! 1F1B over several chunks per rank, in rounds of as many micro-batches as ranks, or of as many
+//! micro-sequences and the rest of their micro-batches.
 
-use super::{Order, alternate, fill_and_drain};
+use super::{Order, alternate, fill_and_drain, round_length};
 use crate::pipeline::{Op, Placement, Schedule};
 
 pub(super) const ORDER: Order = Order {
     name: "interleaved",
     summary: "1f1b over several chunks per rank: shorter idle time, more messages and activations",
     source: "Narayanan et al., \"Efficient large-scale language model training on GPU clusters using \
-             Megatron-LM\", SC 2021",
+             Megatron-LM\", SC 2021; micro-sequences: Sun et al., \"Seq1F1B\", 2024",
     placement: Placement::Looped,
     chunks: 2..=usize::MAX,
     whole_rounds: true,
-    micro_sequences: false,
     build,
     bubble: fill_and_drain,
     activations,
 };
 
 fn build(schedule: &Schedule, rank: usize) -> Vec<Op> {
-    let &Schedule { ranks, micro_batches, chunks, .. } = schedule;
-    // A round takes one micro-batch per rank through all chunks, chunk after chunk.
+    let &Schedule { ranks, micro_batches, micro_sequences, chunks, .. } = schedule;
+    // A round goes through all chunks, chunk after chunk.
+    let round = round_length(ranks, micro_sequences);
     let pass = |number: usize| {
-        let (round, part) = (number / (ranks * chunks), number % (ranks * chunks));
-        (round * ranks + part % ranks, part / ranks)
+        let (index, part) = (number / (round * chunks), number % (round * chunks));
+        (index * round + part % round, part / round)
     };
     let forward = |(micro, chunk)| Op::Forward { micro, chunk };
-    let backward = |(micro, chunk)| Op::Backward { micro, chunk: chunks - 1 - chunk };
+    let backward =
+        |(number, chunk)| Op::Backward { micro: schedule.backward_micro(number), chunk: chunks - 1 - chunk };
     let passes = 0..micro_batches * chunks;
     let forwards = passes.clone().map(pass).map(forward).collect();
     let backwards = passes.map(pass).map(backward).collect();
     alternate(forwards, backwards, warmup(schedule, rank))
 }
 
-/// Two forward passes per rank that follows, after a round through all chunks but the last.
+/// Two forward passes per rank that follows, after a round through all chunks but the last. The
+/// last micro-sequence of a micro-batch goes back first, and needs all of them.
 fn warmup(schedule: &Schedule, rank: usize) -> usize {
-    2 * (schedule.ranks - 1 - rank) + (schedule.chunks - 1) * schedule.ranks
+    let &Schedule { ranks, micro_sequences, chunks, .. } = schedule;
+    2 * (ranks - 1 - rank) + (chunks - 1) * round_length(ranks, micro_sequences) + micro_sequences - 1
 }
 
 fn activations(schedule: &Schedule, rank: usize) -> usize {

@@ -10,7 +10,6 @@ pub(super) const ORDER: Order = Order {
     placement: Placement::Looped,
     chunks: 1..=1,
     whole_rounds: false,
-    micro_sequences: true,
     build,
     bubble: |schedule, _| (schedule.micro_sequences == 1).then(|| 1.0 - 1.0 / schedule.ranks as f64),
     activations: |schedule, _| schedule.micro_sequences,

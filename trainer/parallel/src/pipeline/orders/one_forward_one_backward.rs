@@ -11,7 +11,6 @@ pub(super) const ORDER: Order = Order {
     placement: Placement::Looped,
     chunks: 1..=1,
     whole_rounds: false,
-    micro_sequences: true,
     build,
     bubble: fill_and_drain,
     activations: |schedule, rank| schedule.micro_batches.min(warmup(schedule, rank) + 1),
@@ -24,6 +23,6 @@ fn build(schedule: &Schedule, rank: usize) -> Vec<Op> {
 
 /// Returns one forward pass per rank that follows. The last micro-sequence of a micro-batch goes
 /// back first, and needs all of them.
-fn warmup(schedule: &Schedule, rank: usize) -> usize {
+pub(super) fn warmup(schedule: &Schedule, rank: usize) -> usize {
     schedule.ranks - 1 - rank + schedule.micro_sequences - 1
 }

@@ -1,5 +1,6 @@
 //! 1F1B that computes the gradients of weights later, in time that would be idle.
 
+use super::one_forward_one_backward::warmup;
 use super::{Order, alternate, passes};
 use crate::pipeline::{Op, Placement, Schedule, StageCosts};
 
@@ -10,28 +11,28 @@ pub(super) const ORDER: Order = Order {
     placement: Placement::Looped,
     chunks: 1..=1,
     whole_rounds: false,
-    micro_sequences: false,
     build,
     bubble,
-    activations: |schedule, _| schedule.micro_batches.min(schedule.ranks),
+    activations: |schedule, _| schedule.micro_batches.min(schedule.ranks + schedule.micro_sequences - 1),
 };
 
 /// Rank `r` holds `r` micro-batches fewer than rank 0 between forward and backward, and lets the
 /// gradients of their weights wait instead.
 fn build(schedule: &Schedule, rank: usize) -> Vec<Op> {
     let (forwards, backwards) = passes(schedule);
-    let weights = |micro| Op::BackwardWeights { micro, chunk: 0 };
-    let mut row = Vec::new();
-    for op in alternate(forwards, backwards, schedule.ranks - 1 - rank) {
+    let weights = |number| Op::BackwardWeights { micro: schedule.backward_micro(number), chunk: 0 };
+    let (mut row, mut number) = (Vec::new(), 0_usize);
+    for op in alternate(forwards, backwards, warmup(schedule, rank)) {
         match op {
             Op::Backward { micro, chunk } => {
                 row.push(Op::BackwardInput { micro, chunk });
-                row.extend(micro.checked_sub(rank).map(weights));
+                row.extend(number.checked_sub(rank).map(weights));
+                number += 1;
             }
             forward => row.push(forward),
         }
     }
-    row.extend((schedule.micro_batches.saturating_sub(rank)..schedule.micro_batches).map(weights));
+    row.extend((number.saturating_sub(rank)..number).map(weights));
     row
 }
 
@@ -41,5 +42,7 @@ fn bubble(schedule: &Schedule, costs: &StageCosts) -> Option<f64> {
     let shortest = backward_weights <= forward.min(backward_input);
     let waits = (schedule.ranks - 1) as f64 * (forward + backward_input - backward_weights);
     let works = schedule.micro_batches as f64 * (forward + backward_input + backward_weights);
-    (shortest && schedule.micro_batches >= schedule.ranks).then(|| waits / (works + waits))
+    // With fewer forward passes, a rank has none left to run before its first gradient comes back.
+    let fills = schedule.micro_batches > warmup(schedule, 0);
+    (shortest && fills).then(|| waits / (works + waits))
 }

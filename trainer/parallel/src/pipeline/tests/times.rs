@@ -1,6 +1,6 @@
 //! Predicted times: by hand, by the published formulas, and beside each other.
 
-use super::{schedule, small};
+use super::{in_parts, schedule, small};
 use crate::pipeline::{Op, Order, Schedule, StageCosts, Timeline, play};
 
 fn costs(forward: f64, backward_input: f64, backward_weights: f64, transfer: f64) -> StageCosts {
@@ -47,7 +47,8 @@ fn bubbles_are_those_of_the_published_formulas() {
     ];
     for order in Order::ALL {
         let mut compared = 0;
-        for schedule in small(order) {
+        let parts = in_parts().filter(|(other, _)| other.name == order.name).map(|(_, schedule)| schedule);
+        for schedule in small(order).chain(parts) {
             for costs in cases {
                 let Some(formula) = (order.bubble)(&schedule, &costs) else { continue };
                 let played = timeline(&schedule, costs);
