@@ -111,7 +111,10 @@ mod tests {
     #[test]
     fn header_that_promises_all_numbers_is_refused() {
         let each = (1usize << 61) - 1;
-        let tensor = |index: usize| json!({"dtype": "U8", "shape": [each], "data_offsets": [index * each, (index + 1) * each]});
+        let tensor = |index: usize| {
+            let data_offsets = [index * each, (index + 1) * each];
+            json!({"dtype": "U8", "shape": [each], "data_offsets": data_offsets})
+        };
         let header: serde_json::Map<_, _> =
             (0..8).map(|index| (format!("t{index}"), tensor(index))).collect();
         let header = serde_json::to_vec(&header).unwrap();
