@@ -63,7 +63,7 @@ impl BalanceLoss {
         [row, rows, length]: [usize; 3],
         slope: f32,
         scores: &[f32],
-        into: &mut [f32],
+        gradient: &mut [f32],
     ) {
         let loads = &self.loads[row / length * experts.count..][..experts.count];
         let slope = slope / rows as f32;
@@ -72,7 +72,7 @@ impl BalanceLoss {
             RouterScore::Softmax => 0.0,
             RouterScore::Sigmoid => loads.iter().zip(scores).map(|(load, score)| load * score * factor).sum(),
         };
-        into.iter_mut().zip(loads).for_each(|(into, load)| *into += slope * factor * (load - mean));
+        gradient.iter_mut().zip(loads).for_each(|(sum, load)| *sum += slope * factor * (load - mean));
     }
 }
 
