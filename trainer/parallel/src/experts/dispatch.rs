@@ -48,7 +48,8 @@ impl Transfer {
 fn check_announced_rows(
     group: &Communicator,
     received: &[u64],
-    (own_experts, choices): (usize, usize),
+    own_experts: usize,
+    choices: usize,
 ) -> Result<()> {
     let Some((rank, rows)) = impossible_rows(received, own_experts, choices) else { return Ok(()) };
     let what = format!(
@@ -117,7 +118,7 @@ impl Dispatch {
         if let Some(group) = group {
             // Routing decides how many rows travel, so a rank cannot know what it will receive.
             pass.timed_wait("numbers of tokens of experts", || group.all_to_all(&counts, &mut received))?;
-            check_announced_rows(group, &received, (own_experts, routing.chosen.len()))?;
+            check_announced_rows(group, &received, own_experts, routing.chosen.len())?;
         }
         let sent = counts.chunks_exact(own_experts).map(|of_rank| of_rank.iter().sum::<u64>() as usize);
         Ok(Self {
@@ -251,9 +252,9 @@ mod tests {
         for rows in [[1, u64::MAX], [2, 10]] {
             let errors = run_ranks(2, |group| match group.rank() {
                 0 => {
-                    check_announced_rows(&group, &[5, 6, 11, 0], (2, 11)).unwrap();
+                    check_announced_rows(&group, &[5, 6, 11, 0], 2, 11).unwrap();
                     let received = [5, 6, rows[0], rows[1]];
-                    check_announced_rows(&group, &received, (2, 11)).unwrap_err().to_string()
+                    check_announced_rows(&group, &received, 2, 11).unwrap_err().to_string()
                 }
                 _ => group.barrier().unwrap_err().to_string(),
             });

@@ -1,6 +1,6 @@
 //! Choice of the experts of each token.
 
-use super::balance::BalanceLoss;
+use super::balance::{BalanceLoss, TokenRow};
 use super::capacity::excess;
 use super::scores::{self, Weighting};
 use super::{ExpertBalance, ExpertShape, Experts};
@@ -173,7 +173,8 @@ impl Router {
             let (scores, scores_gradient) = (routing.scores.row(row), gradient.row_mut(row));
             weighting.backward(scores, chosen, of_weights.row(row), scores_gradient);
             if let Some((balance, slope)) = of_balance {
-                balance.add_gradient(&self.experts, [row, rows, length], slope, scores, scores_gradient);
+                let token = TokenRow { row, rows, length };
+                balance.add_gradient(&self.experts, token, slope, scores, scores_gradient);
             }
             scores::score_backward(score, scores, scores_gradient);
             if let Some((sums, slope)) = of_log_sums {
