@@ -154,6 +154,7 @@ impl TokenSource for TokenFile {
 
     fn read(&self, start: usize, target: &mut [u32]) -> Result<()> {
         let width = self.layout.width as usize;
+        // Another process can write to a mapped file, so its bytes are copied and never borrowed.
         let mut bytes = [0; READ_TOKENS * size_of::<u32>()];
         for (piece, tokens) in target.chunks_mut(READ_TOKENS).enumerate() {
             let (start, bytes) = (start + piece * READ_TOKENS, &mut bytes[..tokens.len() * width]);

@@ -89,6 +89,7 @@ pub(super) fn check_tied_head(files: &mut WeightFiles, layout: Layout, inventory
         return Err(files.error(format!("{what}: {remedy}")));
     }
     let count = head.1.shape.iter().product();
+    // A head can have gigabytes, so only a piece of each tensor is in memory.
     for start in (0..count).step_by(PIECE) {
         let range = start..count.min(start + PIECE);
         let [head_values, tied_values] =
