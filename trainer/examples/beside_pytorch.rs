@@ -94,7 +94,8 @@ fn main() -> Result<()> {
         TensorParallel::default(),
     )?;
     let mut contestant = contestant(kind, registry.finish(), &memory)?;
-    let tokens: Vec<u32> = (0..=SEQUENCES * SEQUENCE).map(|at| (at * at % VOCABULARY) as u32).collect();
+    let tokens: Vec<u32> =
+        (0..=SEQUENCES * SEQUENCE).map(|index| (index * index % VOCABULARY) as u32).collect();
     let (inputs, targets) = (&tokens[1..], &tokens[..SEQUENCES * SEQUENCE]);
     let both_ways = |strategy: &mut dyn Strategy| {
         let batch = Batch::tokens(inputs, targets, SEQUENCE);

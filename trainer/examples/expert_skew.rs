@@ -39,15 +39,15 @@ fn main() -> Result<()> {
     let points = (0..=8).map(|step| measure(0.015 * step as f32)).collect::<Result<Vec<_>>>()?;
     println!("share of rows at rank 0   KiB sent: rank 0   another   all   most / mean");
     for Point { share, sent } in &points {
-        let (all, most) = (sent.iter().sum::<u64>() as f64, sent.iter().copied().max().unwrap_or(0) as f64);
+        let (total, most) = (sent.iter().sum::<u64>() as f64, sent.iter().copied().max().unwrap_or(0) as f64);
         let kib = |bytes: f64| bytes / 1024.0;
         println!(
             "{:>23.1}%{:>19.0}{:>10.0}{:>6.0}{:>14.2}",
             100.0 * share,
             kib(sent[0] as f64),
             kib(sent[1] as f64),
-            kib(all),
-            most * RANKS as f64 / all
+            kib(total),
+            most * RANKS as f64 / total
         );
     }
     match std::env::args().nth(1) {
@@ -59,13 +59,15 @@ fn main() -> Result<()> {
 /// Runs the ranks with a bias on the scores of rank 0's experts.
 fn measure(bias: f32) -> Result<Point> {
     let found = on_ranks(Communicator::local(RANKS)?, |group| run_rank(&group, bias))?;
-    let own = COUNT / RANKS;
-    let rows = |from: usize, to: usize| found[from].1[to * own..(to + 1) * own].iter().sum::<u64>();
+    let experts_per_rank = COUNT / RANKS;
+    let rows = |sender: usize, receiver: usize| {
+        found[sender].1[receiver * experts_per_rank..(receiver + 1) * experts_per_rank].iter().sum::<u64>()
+    };
     let others = |rank: usize| (0..RANKS).filter(move |other| *other != rank);
     for (rank, (sent, _)) in found.iter().enumerate() {
         // Rows go to experts and back in forward, and so do their gradients in backward.
         let exchanged: u64 = others(rank).map(|other| rows(rank, other) + rows(other, rank)).sum();
-        let counts = ((RANKS - 1) * own * size_of::<u64>()) as u64;
+        let counts = ((RANKS - 1) * experts_per_rank * size_of::<u64>()) as u64;
         let expected = 2 * exchanged * (FEATURES * size_of::<f32>()) as u64 + counts;
         if *sent != expected {
             return Err(format!("rank {rank} sent {sent} bytes, and its loads say {expected}").into());
@@ -94,11 +96,11 @@ fn run_rank(group: &Communicator, bias: f32) -> Result<(u64, Vec<u64>)> {
     let values = |seed: usize| random_values((seed * RANKS + group.rank()) as u64, TOKENS * FEATURES);
     let rows = |seed| Tensor::from_slice(&memory, TOKENS, FEATURES, &values(seed));
     pass.set_sequence(TOKENS);
-    let before = group.traffic_stats()?.bytes;
+    let bytes_before = group.traffic_stats()?.bytes;
     mixture.forward(&mut pass, rows(0))?;
     mixture.backward(&mut pass, rows(1))?;
     let loads = pass.take_added_sums().loads.into_values().next().ok_or("a mixture reports loads")?;
-    Ok((group.traffic_stats()?.bytes - before, loads))
+    Ok((group.traffic_stats()?.bytes - bytes_before, loads))
 }
 
 fn draw(path: &Path, points: &[Point]) -> Result<()> {

@@ -51,7 +51,7 @@ fn main() -> Result<()> {
         let found = steps(folder.path(), ranks, &format!("{model} {mesh}"))?;
         println!("{ranks} ranks: {mesh}");
         for (number, (found, expected)) in found.iter().zip(&expected).enumerate() {
-            let [loss, norm] = [0, 1].map(|at| (found[at] / expected[at] - 1.0).abs());
+            let [loss, norm] = [0, 1].map(|index| (found[index] / expected[index] - 1.0).abs());
             println!(
                 "  step {}: loss {:.6}, off by {loss:.1e}; norm {:.6}, off by {norm:.1e}",
                 number + 1,
@@ -72,13 +72,13 @@ fn steps(folder: &Path, ranks: usize, changes: &str) -> Result<Vec<[f64; 2]>> {
     let small = "model.layers=4 model.width=32 model.heads=4 model.context=32 data.global_batch=16 data.micro_batch=2 \
                  schedule.warmup=1 sample.tokens=0 checkpoint.last=false log.every=1000 log.validate_every=0";
     let words = small.split_whitespace().chain(changes.split_whitespace()).map(str::to_owned);
-    let own = [format!("data.path={}", folder.display()), format!("schedule.steps={STEPS}")];
-    let config = Config::load(None, &words.chain(own).collect::<Vec<_>>())?;
-    let all = on_ranks(Communicator::local(ranks)?, |world| {
+    let varying = [format!("data.path={}", folder.display()), format!("schedule.steps={STEPS}")];
+    let config = Config::load(None, &words.chain(varying).collect::<Vec<_>>())?;
+    let by_rank = on_ranks(Communicator::local(ranks)?, |world| {
         let mut run = Run::new(&config, world)?;
         (0..STEPS)
             .map(|_| run.step().map(|step| [step.loss, step.grad_norm]).map_err(Into::into))
             .collect::<Result<Vec<_>>>()
     })?;
-    Ok(all.into_iter().next().unwrap_or_default())
+    Ok(by_rank.into_iter().next().unwrap_or_default())
 }

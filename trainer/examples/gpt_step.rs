@@ -32,18 +32,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         TensorParallel::default(),
     )?;
     let mut strategy = LocalStrategy::new(registry.finish(), &memory, 1);
-    let tokens: Vec<u32> = (0..=SEQUENCES * SEQUENCE).map(|at| (at * at % VOCABULARY) as u32).collect();
+    let tokens: Vec<u32> =
+        (0..=SEQUENCES * SEQUENCE).map(|index| (index * index % VOCABULARY) as u32).collect();
     let (inputs, targets) = (&tokens[1..], &tokens[..SEQUENCES * SEQUENCE]);
     let batch = Batch::tokens(inputs, targets, SEQUENCE);
     let (mut wall, mut processor, mut loss) = (Vec::new(), Vec::new(), 0.0);
     for _ in 0..STEPS {
-        let (start, before) = (Instant::now(), on_processor()?);
+        let (start, processor_before) = (Instant::now(), on_processor()?);
         strategy.zero_gradients();
         let mut pass = Pass::new(&mut strategy, &memory, Seeds::default(), threads);
         loss = model.forward(&mut pass, &batch)?;
         model.backward(&mut pass, 1.0)?;
         wall.push(start.elapsed().as_secs_f64() * 1e3);
-        processor.push((on_processor()? - before) as f64 / 1e6);
+        processor.push((on_processor()? - processor_before) as f64 / 1e6);
     }
     let peak = memory.usage(AllocClass::Activations).peak >> 20;
     let (wall, processor) = (median(&wall), median(&processor));

@@ -28,8 +28,8 @@ struct Matrix {
 
 impl Matrix {
     fn random(rows: usize, columns: usize, seed: u64) -> Self {
-        let number = |at: usize| {
-            let hash = (at as u64 + seed * 7919 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let number = |index: usize| {
+            let hash = (index as u64 + seed * 7919 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
             ((hash >> 40) as f32 / (1 << 23) as f32 - 1.0) / (columns as f32).sqrt()
         };
         Self { columns, data: (0..rows * columns).map(number).collect() }
@@ -58,14 +58,15 @@ impl Matrix {
     }
 
     fn transposed(&self) -> Self {
-        let column = |at: usize| (0..self.rows()).map(move |row| self.row(row)[at]);
+        let column = |index: usize| (0..self.rows()).map(move |row| self.row(row)[index]);
         Self { columns: self.rows(), data: (0..self.columns).flat_map(column).collect() }
     }
 
     /// Computes self · otherᵀ.
     fn matmul(&self, other: &Self) -> Self {
-        let dot = |one: &[f32], two: &[f32]| one.iter().zip(two).map(|(x, y)| x * y).sum();
-        let row = |row: usize| (0..other.rows()).map(move |at| dot(self.row(row), other.row(at)));
+        let dot = |left: &[f32], right: &[f32]| left.iter().zip(right).map(|(x, y)| x * y).sum();
+        let row =
+            |row: usize| (0..other.rows()).map(move |other_row| dot(self.row(row), other.row(other_row)));
         Self { columns: other.rows(), data: (0..self.rows()).flat_map(row).collect() }
     }
 
@@ -81,7 +82,7 @@ impl Matrix {
     }
 
     fn differs_from(&self, other: &Self) -> f32 {
-        let difference = |(one, other): (&f32, &f32)| (one - other).abs();
+        let difference = |(left, right): (&f32, &f32)| (left - right).abs();
         self.data.iter().zip(&other.data).map(difference).fold(0.0, f32::max)
     }
 }
@@ -97,11 +98,11 @@ struct Results {
 /// Computes the layer on one rank, with weights of hidden × width and width × hidden.
 fn whole(x: &Matrix, slope: &Matrix, first: &Matrix, second: &Matrix) -> Results {
     let hidden = x.matmul(first).relu();
-    let before = slope.matmul(&second.transposed()).where_positive(&hidden);
+    let hidden_slope = slope.matmul(&second.transposed()).where_positive(&hidden);
     Results {
         output: hidden.matmul(second),
-        input: before.matmul(&first.transposed()),
-        first: before.transposed().matmul(&x.transposed()),
+        input: hidden_slope.matmul(&first.transposed()),
+        first: hidden_slope.transposed().matmul(&x.transposed()),
         second: slope.transposed().matmul(&hidden.transposed()),
     }
 }
@@ -128,13 +129,14 @@ fn without_fusion(group: &Communicator, x: &Matrix, first: &Matrix, second: &Mat
 }
 
 /// Concatenates the columns of all ranks.
-fn concat_columns(group: &Communicator, own: &Matrix) -> Result<Matrix> {
-    let mut all = vec![0.0; own.data.len() * group.size()];
-    group.all_gather(&own.data, &mut all)?;
-    let parts: Vec<_> = all.chunks(own.data.len()).collect();
-    let row =
-        |row: usize| parts.iter().flat_map(move |part| &part[row * own.columns..][..own.columns]).copied();
-    Ok(Matrix { columns: own.columns * group.size(), data: (0..own.rows()).flat_map(row).collect() })
+fn concat_columns(group: &Communicator, matrix: &Matrix) -> Result<Matrix> {
+    let mut gathered = vec![0.0; matrix.data.len() * group.size()];
+    group.all_gather(&matrix.data, &mut gathered)?;
+    let parts: Vec<_> = gathered.chunks(matrix.data.len()).collect();
+    let row = |row: usize| {
+        parts.iter().flat_map(move |part| &part[row * matrix.columns..][..matrix.columns]).copied()
+    };
+    Ok(Matrix { columns: matrix.columns * group.size(), data: (0..matrix.rows()).flat_map(row).collect() })
 }
 
 /// Returns the maximum differences from the layer on one rank, and the bytes sent, of naive forward
@@ -148,7 +150,7 @@ fn rank_main(group: &Communicator) -> Result<([f32; 2], [u64; 2])> {
 
     let start = group.traffic_stats()?.bytes;
     let output = without_fusion(group, &x, &own_first, &second.part(width, OWN_WIDTH))?;
-    let between = group.traffic_stats()?.bytes;
+    let middle = group.traffic_stats()?.bytes;
     let found = column_row(group, &x, &slope, &own_first, &second.columns(hidden, OWN_HIDDEN))?;
     let end = group.traffic_stats()?.bytes;
     let differences = [
@@ -158,16 +160,16 @@ fn rank_main(group: &Communicator) -> Result<([f32; 2], [u64; 2])> {
         found.second.differs_from(&expected.second.columns(hidden, OWN_HIDDEN)),
     ];
     let most = differences.into_iter().fold(0.0, f32::max);
-    Ok(([output.differs_from(&expected.output), most], [between - start, end - between]))
+    Ok(([output.differs_from(&expected.output), most], [middle - start, end - middle]))
 }
 
 fn main() -> Result<()> {
     // One all_reduce sends 2 (N−1)/N buffers.
     let config = unisono::Config::default().with_algorithms(unisono::parse_algorithms("twoshot")?);
     let ranks = Communicator::builder().config(&config).local(RANKS)?;
-    let all = on_ranks(ranks, |group| rank_main(&group))?;
-    let (differences, sent) = all[0];
-    if all.iter().any(|(differences, _)| differences.iter().any(|difference| *difference > 1e-5)) {
+    let by_rank = on_ranks(ranks, |group| rank_main(&group))?;
+    let (differences, sent) = by_rank[0];
+    if by_rank.iter().any(|(differences, _)| differences.iter().any(|difference| *difference > 1e-5)) {
         return Err(format!("not what the layer uncut computes: {differences:?}").into());
     }
     let weights = 4 * 2 * WIDTH * HIDDEN;

@@ -68,15 +68,15 @@ fn launcher_main() -> Result<()> {
 /// Returns the result of two ranks that start from the same checkpoint.
 fn expected_with_two_ranks(folder: &Path) -> Result<String> {
     let (saved, again) = (folder.join("checkpoints"), folder.join("again"));
-    let (_, from) = checkpoint::list(&saved)
+    let (_, source) = checkpoint::list(&saved)
         .into_iter()
         .find(|(step, _)| *step == SAVED_AT)
         .ok_or("the checkpoint is gone")?;
-    let into = again.join(from.file_name().ok_or("a checkpoint has a name")?);
-    std::fs::create_dir_all(&into)?;
-    for file in std::fs::read_dir(from)? {
+    let target = again.join(source.file_name().ok_or("a checkpoint has a name")?);
+    std::fs::create_dir_all(&target)?;
+    for file in std::fs::read_dir(source)? {
         let file = file?;
-        std::fs::copy(file.path(), into.join(file.file_name()))?;
+        std::fs::copy(file.path(), target.join(file.file_name()))?;
     }
     let outcome = train_on_threads(RANKS - 1, &config(folder, &again, true)?)?;
     Ok(summary(&outcome.losses, outcome.fingerprint))
@@ -131,7 +131,7 @@ fn summary(losses: &[f64], weights: u64) -> String {
 }
 
 fn config(folder: &Path, checkpoints: &Path, resume: bool) -> Result<Config> {
-    let own = [
+    let varying = [
         format!("data.path={}", folder.join("text.txt").display()),
         format!("checkpoint.folder={}", checkpoints.display()),
         format!("checkpoint.every={SAVED_EVERY}"),
@@ -143,7 +143,7 @@ fn config(folder: &Path, checkpoints: &Path, resume: bool) -> Result<Config> {
     let run = ["data.global_batch=12", "data.micro_batch=2", "schedule.warmup=2", "checkpoint.keep=9"];
     let quiet = ["sample.tokens=0", "log.validate_every=0", "log.every=1000"];
     let fixed = [&small[..], &run, &quiet].concat().into_iter().map(str::to_owned);
-    Ok(Config::load(None, &fixed.chain(own).collect::<Vec<_>>())?)
+    Ok(Config::load(None, &fixed.chain(varying).collect::<Vec<_>>())?)
 }
 
 fn kill_self() {

@@ -83,9 +83,10 @@ fn train(group: &Communicator, kind: ParallelKind) -> Result<Outcome> {
     let (mut losses, mut kept, mut sent) = (Vec::new(), [0; 3], 0);
     for number in 1..=STEPS {
         let start = (number as usize * RANKS + group.rank()) * 2 * SEQUENCE;
-        let tokens: Vec<u32> = (start..=start + 2 * SEQUENCE).map(|at| (at * at % 97) as u32).collect();
+        let tokens: Vec<u32> =
+            (start..=start + 2 * SEQUENCE).map(|index| (index * index % 97) as u32).collect();
         let batch = Batch::tokens(&tokens[..2 * SEQUENCE], &tokens[1..], SEQUENCE);
-        let before = group.traffic_stats()?.bytes;
+        let bytes_before = group.traffic_stats()?.bytes;
         strategy.begin_step(&StepPlan::depth_first(model.block_count(), 1))?;
         let mut pass = Pass::new(&mut *strategy, &memory, Seeds::default(), 1);
         let loss = model.forward(&mut pass, &batch)?;
@@ -97,7 +98,7 @@ fn train(group: &Communicator, kind: ParallelKind) -> Result<Outcome> {
         }
         strategy.optimizer_step(&AdamW::default(), &Step { number, lr: 1e-3, grad_scale: 1.0 })?;
         strategy.wait_all()?;
-        sent = group.traffic_stats()?.bytes - before;
+        sent = group.traffic_stats()?.bytes - bytes_before;
         let mut mean = [f64::from(loss)];
         group.all_reduce(&mut mean, Avg)?;
         losses.push(mean[0]);

@@ -43,10 +43,10 @@ fn token_file(bytes: &[u8]) {
     };
     let (index, tokens) = tail.split_at(tail.len().min(8 * usize::from(*length)));
     with_file("bin", tokens, |path| {
-        let beside = path.with_extension("idx");
-        private_file::create(&beside).and_then(|mut file| file.write_all(index)).expect("a file");
+        let index_path = path.with_extension("idx");
+        private_file::create(&index_path).and_then(|mut file| file.write_all(index)).expect("a file");
         crate::data::fuzz_tokens(path);
-        std::fs::remove_file(beside).expect("the file");
+        std::fs::remove_file(index_path).expect("the file");
     });
 }
 

@@ -39,7 +39,7 @@ fn usage_by_step(kind: ParallelKind, group: Communicator) -> (Vec<StepUsage>, us
     let settings = Settings { bucket_bytes: 100_000, ..Settings::default() };
     let team = ProcessGroups::data_only(Some(group));
     let mut strategy = new_strategy(kind, &inventory, team, &settings, &memory).unwrap();
-    let tokens: Vec<u32> = (0..=ROWS as u32).map(|at| at * at % 257).collect();
+    let tokens: Vec<u32> = (0..=ROWS as u32).map(|index| index * index % 257).collect();
     let (inputs, targets) = (&tokens[1..], &tokens[..ROWS]);
     let batch = Batch::tokens(inputs, targets, SEQUENCE);
     let mut step = |number| {
@@ -68,8 +68,8 @@ fn packing() -> u64 {
     let (rows, wide) = (vec![0.0; ROWS * WIDTH], vec![0.0; ROWS * 4 * WIDTH]);
     let mut weights = vec![0.0; 4 * WIDTH * WIDTH];
     let product = measure(|| {
-        let (one, other) = (Matrix::new(&wide, ROWS, 4 * WIDTH), Matrix::new(&rows, ROWS, WIDTH));
-        matmul(MatrixMut::new(&mut weights, 4 * WIDTH, WIDTH), 0.0, 1.0, one.t(), other, 1);
+        let (left, right) = (Matrix::new(&wide, ROWS, 4 * WIDTH), Matrix::new(&rows, ROWS, WIDTH));
+        matmul(MatrixMut::new(&mut weights, 4 * WIDTH, WIDTH), 0.0, 1.0, left.t(), right, 1);
     });
     product.bytes_max
 }
@@ -83,7 +83,7 @@ fn later_steps_take_little_from_the_system() {
             for group in groups {
                 scope.spawn(move || {
                     let (steps, model) = usage_by_step(kind, group);
-                    let least = |of: fn(&StepUsage) -> u64| steps.iter().map(of).min().unwrap();
+                    let least = |bytes_of: fn(&StepUsage) -> u64| steps.iter().map(bytes_of).min().unwrap();
                     let what = format!("{kind:?}: {steps:?}, {packing} to pack, {model} in all");
                     // Lists of units and handles of operations, but no tensor and no bucket.
                     assert!(least(|usage| usage.pass) < packing + 64_000, "{what}");

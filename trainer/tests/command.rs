@@ -72,24 +72,25 @@ fn mistakes_print_one_line_and_exit_1() {
 #[test]
 fn exported_model_is_trained_and_generates() {
     let folder = tempfile::tempdir().expect("a folder");
-    let at = |name: &str| folder.path().join(name).to_str().expect("a path").to_owned();
+    let path = |name: &str| folder.path().join(name).to_str().expect("a path").to_owned();
     let text: String = (0..200).map(|line| format!("line {line} is {}\n", line % 7)).collect();
-    std::fs::write(at("text.txt"), text).expect("a file");
-    let common = [format!("data.path={}", at("text.txt")), "log.every=1000".into(), "sample.tokens=0".into()];
+    std::fs::write(path("text.txt"), text).expect("a file");
+    let common =
+        [format!("data.path={}", path("text.txt")), "log.every=1000".into(), "sample.tokens=0".into()];
     let common: Vec<&str> = common.iter().map(String::as_str).collect();
     let weights = |text: &str| {
         let line = text.lines().find(|line| line.starts_with("weights"));
         line.expect("a line with the weights").to_owned()
     };
-    let checkpoints = format!("checkpoint.folder={}", at("checkpoints"));
-    let own = "model.shape=llama model.width=32 model.kv_heads=2 model.context=32 schedule.steps=3 \
+    let checkpoints = format!("checkpoint.folder={}", path("checkpoints"));
+    let settings = "model.shape=llama model.width=32 model.kv_heads=2 model.context=32 schedule.steps=3 \
                schedule.warmup=0 checkpoint.every=3";
-    let own: Vec<&str> = own.split_whitespace().chain([checkpoints.as_str()]).collect();
-    let trained = output_text(&[&["train", "-n", "2"], &common[..], &own].concat());
+    let settings: Vec<&str> = settings.split_whitespace().chain([checkpoints.as_str()]).collect();
+    let trained = output_text(&[&["train", "-n", "2"], &common[..], &settings].concat());
     assert!(trained.contains(", perplexity "), "{trained}");
-    let from = format!("model.from={}", at("exported"));
+    let model_from = format!("model.from={}", path("exported"));
     for options in [&[][..], &["--max-file-mb", "0.01"]] {
-        let paths = ["export", "--checkpoint", &at("checkpoints"), "--to", &at("exported")];
+        let paths = ["export", "--checkpoint", &path("checkpoints"), "--to", &path("exported")];
         assert_eq!(output_text(&[&paths[..], options].concat()), "");
         let again = [
             "train",
@@ -99,18 +100,18 @@ fn exported_model_is_trained_and_generates() {
             "checkpoint.last=false",
             "schedule.warmup=0",
             "strategy.kind=zero3",
-            &from,
+            &model_from,
         ];
         assert_eq!(weights(&output_text(&[&again[..], &common].concat())), weights(&trained));
         assert_eq!(folder.path().join("exported/model.safetensors.index.json").exists(), !options.is_empty());
     }
     let generate = |flags: &[&str]| {
-        let start = ["generate", "--checkpoint", &at("checkpoints"), "--prompt", "line"];
+        let start = ["generate", "--checkpoint", &path("checkpoints"), "--prompt", "line"];
         output_text(&[&start[..], flags].concat())
     };
     let hot = ["--tokens", "30", "--temperature", "9", "--top-k", "200", "--top-p", "0.9999", "--seed"];
-    let [one, same, other] = ["1", "1", "2"].map(|seed| generate(&[&hot[..], &[seed]].concat()));
-    assert!(one == same && one != other && one.starts_with("line"), "{one:?}, {other:?}");
+    let [first, same, other] = ["1", "1", "2"].map(|seed| generate(&[&hot[..], &[seed]].concat()));
+    assert!(first == same && first != other && first.starts_with("line"), "{first:?}, {other:?}");
     assert_eq!(generate(&["--tokens", "3", "--top-k", "1", "--temperature", "5"]), {
         generate(&["--tokens", "3", "--temperature", "0"])
     });
@@ -253,12 +254,12 @@ fn plan_takes_config_and_measured_links() {
     let fit =
         ["plan", "--json", "--fit", path.to_str().expect("a path"), "-n", "8", "strategy.param_dtype=bf16"];
     let answer: serde_json::Value = serde_json::from_str(&output_text(&fit)).expect("JSON");
-    let near = |found: &serde_json::Value, expected: f64| {
+    let assert_near = |found: &serde_json::Value, expected: f64| {
         let found = found.as_f64().expect("a number");
         assert!((found / expected - 1.0).abs() < 1e-6, "{found}, not {expected}");
     };
-    near(&answer["hardware"]["intra_host"]["alpha"], 5e-6);
-    near(&answer["hardware"]["intra_host"]["beta"], 1e9);
+    assert_near(&answer["hardware"]["intra_host"]["alpha"], 5e-6);
+    assert_near(&answer["hardware"]["intra_host"]["beta"], 1e9);
     assert_eq!((&answer["decision"]["rule"], &answer["shape"]["width"]), (&"Ddp".into(), &128.into()));
     assert_eq!(answer["shape"]["bytes"]["state"], 12.0);
     let text = output_text(&["plan", "-n", "16", "model.heads=16", "mesh.tensor=16"]);
@@ -305,8 +306,8 @@ fn meeting_point_without_a_rank_is_refused() {
 #[test]
 fn unlikely_settings_are_warned_about() {
     let advice = |changes: &[&str]| {
-        let all = ["data.path=/nowhere", "data.global_batch=64", "schedule.reference_batch=64"];
-        let text = output_text(&[&["train", "--dry-run", "8"], &all[..], changes].concat());
+        let fixed = ["data.path=/nowhere", "data.global_batch=64", "schedule.reference_batch=64"];
+        let text = output_text(&[&["train", "--dry-run", "8"], &fixed[..], changes].concat());
         text.split("To be considered").nth(1).unwrap_or_default().to_owned()
     };
     assert_eq!(advice(&["data.micro_batch=8"]), "");
@@ -330,14 +331,14 @@ fn small(folder: &Path) -> Vec<String> {
     let data = concat!("data.path=", env!("CARGO_MANIFEST_DIR"), "/src/config");
     let model = ["model.layers=1", "model.width=16", "model.heads=2", "model.context=16"];
     let run = ["train", data, "schedule.warmup=0", "schedule.steps=3", "log.validate_every=2"];
-    let own = format!("checkpoint.folder={}", folder.join("checkpoints").display());
-    run.into_iter().chain(model).map(str::to_owned).chain([own]).collect()
+    let checkpoint_folder = format!("checkpoint.folder={}", folder.join("checkpoints").display());
+    run.into_iter().chain(model).map(str::to_owned).chain([checkpoint_folder]).collect()
 }
 
 fn run_small(folder: &Path, changes: &[&str]) -> Output {
-    let all: Vec<String> =
+    let arguments: Vec<String> =
         small(folder).into_iter().chain(changes.iter().map(|&change| change.to_owned())).collect();
-    run(&all.iter().map(String::as_str).collect::<Vec<_>>())
+    run(&arguments.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
 fn error_text(output: &Output) -> String {
@@ -369,7 +370,7 @@ fn run_says_what_it_does_before_its_first_step_and_how_to_go_on() {
     }
     assert!(!said.contains("WARN"), "{said}");
     let memory = steps.lines().next().and_then(|line| line.split(" memory ").nth(1)).expect("memory");
-    let [counted, formula] = [0, 1].map(|at| memory.split(['/', ' ']).nth(at).expect("two numbers"));
+    let [counted, formula] = [0, 1].map(|index| memory.split(['/', ' ']).nth(index).expect("two numbers"));
     assert_eq!(counted, formula, "the state is counted in the first step");
     assert!(steps.contains("step 2: validation loss 5.") && steps.contains(", perplexity "), "{said}");
     let out = String::from_utf8_lossy(&first.stdout).into_owned();
@@ -445,21 +446,24 @@ fn generate_shows_text_of_a_run_without_a_sample() {
     let model = r#"{"type": "WordLevel", "vocab": {"a": 0, "b": 300}, "unk_token": "a"}"#;
     std::fs::write(&tokenizer, format!(r#"{{"version": "1.0", "added_tokens": [], "model": {model}}}"#))
         .expect("a file");
-    let own = format!("data.tokenizer={}", tokenizer.display());
+    let tokenizer_key = format!("data.tokenizer={}", tokenizer.display());
     let checkpoints = checkpoints.to_str().expect("a path");
-    let said = error_text(&run(&["generate", "--checkpoint", checkpoints, "--prompt", "b", &own]));
+    let said = error_text(&run(&["generate", "--checkpoint", checkpoints, "--prompt", "b", &tokenizer_key]));
     assert!(said.contains("tokenizer.json: the prompt has token 300, and the model 257"), "{said}");
 }
 
 #[test]
 fn keys_are_documented() {
-    let all = output_text(&["keys"]);
+    let all_keys = output_text(&["keys"]);
     for words in ["model.width = 128\n    Number of features per token.\n", "[checkpoint]\n", "zero3: "] {
-        assert!(all.contains(words), "`{words}` is not in\n{all}");
+        assert!(all_keys.contains(words), "`{words}` is not in\n{all_keys}");
     }
-    let one = output_text(&["keys", "optimizer.kind"]);
-    assert!(one.starts_with("optimizer.kind = \"adamw\"\n") && one.contains("muon: "), "{one}");
-    assert_eq!(output_text(&["train", "--help", "optimizer.kind"]), one);
+    let single_key = output_text(&["keys", "optimizer.kind"]);
+    assert!(
+        single_key.starts_with("optimizer.kind = \"adamw\"\n") && single_key.contains("muon: "),
+        "{single_key}"
+    );
+    assert_eq!(output_text(&["train", "--help", "optimizer.kind"]), single_key);
     let printed = output_text(&["train", "--print-config"]);
     assert!(printed.contains("# Number of features per token.\nwidth = 128\n"), "{printed}");
     let help = output_text(&["train", "--help"]);

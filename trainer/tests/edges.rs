@@ -23,15 +23,15 @@ const POINTER: &str = "version https://git-lfs.github.com/spec/v1\noid sha256:4d
 #[test]
 fn files_in_place_of_others_are_named_with_a_remedy() {
     let folder = tempfile::tempdir().expect("a folder");
-    let at = |name: &str, contents: &[u8]| {
+    let write_file = |name: &str, contents: &[u8]| {
         let path = folder.path().join(name);
         std::fs::write(&path, contents).expect("a file");
         path
     };
     let prepare = |tokenizer: &Path| {
         let out = folder.path().join("out.u16");
-        let all = ["--tokenizer", shown(tokenizer), "--text", shown(folder.path()), "--out", shown(&out)];
-        refusal(&[&["prepare"], &all[..]].concat())
+        let options = ["--tokenizer", shown(tokenizer), "--text", shown(folder.path()), "--out", shown(&out)];
+        refusal(&[&["prepare"], &options[..]].concat())
     };
     for (contents, words) in [
         (POINTER.as_bytes(), "git lfs pull"),
@@ -39,17 +39,17 @@ fn files_in_place_of_others_are_named_with_a_remedy() {
         (b"", "empty"),
         (b"{}", "no tokenizer.json"),
     ] {
-        let text = prepare(&at("tokenizer.json", contents));
+        let text = prepare(&write_file("tokenizer.json", contents));
         assert!(text.contains("tokenizer.json: ") && text.contains(words), "{text}");
     }
-    let config = at("run.toml", b"seed = 1 # f\xfcr");
+    let config = write_file("run.toml", b"seed = 1 # f\xfcr");
     let text = refusal(&["train", "--config", shown(&config)]);
     assert!(text.contains("byte 12 is 0xfc, which is not UTF-8"), "{text}");
-    let config = at("pointer.toml", POINTER.as_bytes());
+    let config = write_file("pointer.toml", POINTER.as_bytes());
     assert!(refusal(&["train", "--config", shown(&config)]).contains("git lfs pull"));
     let text = refusal(&["train", "--config", shown(folder.path())]);
     assert!(text.contains("a folder, where a configuration in TOML belongs"), "{text}");
-    let tokens = at("tokens.bin", POINTER.as_bytes());
+    let tokens = write_file("tokens.bin", POINTER.as_bytes());
     let path = format!("data.path={}", shown(&tokens));
     let text = refusal(&["train", "data.kind=tokens", "data.vocabulary=50257", &path]);
     assert!(text.contains("tokens.bin: this is no token file, but a pointer of git-LFS"), "{text}");
@@ -73,10 +73,10 @@ fn dry_run_refuses_what_train_would() {
     let data = format!("data.path={}", shown(&tokens));
     let here = |changes: &[&str]| {
         let checkpoints = format!("checkpoint.folder={}", shown(&folder.path().join("checkpoints")));
-        let all = ["train", "--dry-run", "2", "data.vocabulary=300", "data.kind=tokens", &checkpoints];
-        let text = output_text(&[&all[..], changes].concat());
+        let fixed = ["train", "--dry-run", "2", "data.vocabulary=300", "data.kind=tokens", &checkpoints];
+        let text = output_text(&[&fixed[..], changes].concat());
         let told = text.split_once("Refused by `train` on this machine\n");
-        told.map_or(String::new(), |(_, rest)| rest.split("\n\n").next().expect("a part").to_owned())
+        told.map_or(String::new(), |(_, tail)| tail.split("\n\n").next().expect("a part").to_owned())
     };
     assert!(here(&["data.path=/nowhere"]).contains("/nowhere: data.path"));
     assert!(here(&[&data]).contains("2 samples do not make one batch of 8"));
@@ -99,20 +99,23 @@ fn number_of_steps_needs_no_other_key() {
 #[test]
 fn plan_tells_pace_and_days() {
     let plan = |more: &[&str]| {
-        let all = ["plan", "--json", "--model", "llama3-8b", "--hardware", "h200", "-n", "64"];
-        let text = output_text(&[&all[..], more].concat());
+        let fixed = ["plan", "--json", "--model", "llama3-8b", "--hardware", "h200", "-n", "64"];
+        let text = output_text(&[&fixed[..], more].concat());
         serde_json::from_str::<serde_json::Value>(&text).expect("JSON")
     };
     let found = plan(&[]);
-    let at = |of: &serde_json::Value, key: &str| of["throughput"][key].as_f64().expect("a number");
+    let throughput =
+        |answer: &serde_json::Value, key: &str| answer["throughput"][key].as_f64().expect("a number");
     let psi = found["shape"]["parameters"].as_f64().expect("a number");
     assert_eq!(psi, 8_030_261_248.0);
-    let pace = at(&found, "tokens_per_second");
-    assert!((at(&found, "step_tokens") / at(&found, "step_seconds") / pace - 1.0).abs() < 1e-9);
+    let pace = throughput(&found, "tokens_per_second");
+    assert!(
+        (throughput(&found, "step_tokens") / throughput(&found, "step_seconds") / pace - 1.0).abs() < 1e-9
+    );
     let flops = 6.0 * psi + 6.0 * 32.0 * 4096.0 * 8192.0;
-    assert!((pace * flops / (64.0 * 495e12) / at(&found, "mfu") - 1.0).abs() < 1e-9);
-    assert!((20.0 * psi / pace / 86_400.0 / at(&found, "days") - 1.0).abs() < 1e-9);
-    let days = at(&plan(&["--train-tokens", "2t"]), "days");
+    assert!((pace * flops / (64.0 * 495e12) / throughput(&found, "mfu") - 1.0).abs() < 1e-9);
+    assert!((20.0 * psi / pace / 86_400.0 / throughput(&found, "days") - 1.0).abs() < 1e-9);
+    let days = throughput(&plan(&["--train-tokens", "2t"]), "days");
     assert!((2e12 / pace / 86_400.0 / days - 1.0).abs() < 1e-9);
     let text = output_text(&["plan", "--model", "llama3-8b", "--hardware", "mi300"]);
     assert!(text.contains("tokens/s, MFU ") && text.contains(" days for "), "{text}");
@@ -134,8 +137,8 @@ fn meshes_of_a_plan_are_in_the_order_of_their_steps() {
             .skip(1)
             .take_while(|line| !line.trim_start().starts_with("of "))
             .map(|line| {
-                let (before, _) = line.split_once(" %").expect("a loss");
-                before.rsplit(' ').next().expect("a number").parse().expect("a number")
+                let (start, _) = line.split_once(" %").expect("a loss");
+                start.rsplit(' ').next().expect("a number").parse().expect("a number")
             })
             .collect();
         assert!(losses.len() > 1 && losses.is_sorted(), "{model}: {losses:?} in\n{text}");
@@ -149,17 +152,17 @@ fn meshes_of_a_plan_are_in_the_order_of_their_steps() {
 #[test]
 fn prepared_files_too_short_for_train_are_noted() {
     let folder = tempfile::tempdir().expect("a folder");
-    let at = |name: &str| folder.path().join(name);
+    let path = |name: &str| folder.path().join(name);
     let words = r#"{"version": "1.0", "truncation": null, "padding": null,
         "added_tokens": [{"id": 2, "content": "</s>", "single_word": false, "lstrip": false, "rstrip": false,
             "normalized": false, "special": true}],
         "normalizer": null, "pre_tokenizer": {"type": "WhitespaceSplit"}, "post_processor": null, "decoder": null,
         "model": {"type": "WordLevel", "vocab": {"one": 0, "?": 1}, "unk_token": "?"}}"#;
-    std::fs::write(at("tokenizer.json"), words).expect("a file");
-    std::fs::write(at("a.txt"), "one ".repeat(300)).expect("a file");
-    let (tokenizer, out) = (at("tokenizer.json"), at("t.u8"));
-    let all = ["--tokenizer", shown(&tokenizer), "--text", shown(folder.path()), "--out", shown(&out)];
-    let output = run(&[&["prepare"], &all[..]].concat());
+    std::fs::write(path("tokenizer.json"), words).expect("a file");
+    std::fs::write(path("a.txt"), "one ".repeat(300)).expect("a file");
+    let (tokenizer, out) = (path("tokenizer.json"), path("t.u8"));
+    let options = ["--tokenizer", shown(&tokenizer), "--text", shown(folder.path()), "--out", shown(&out)];
+    let output = run(&[&["prepare"], &options[..]].concat());
     let [told, noted] =
         [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).into_owned());
     assert!(output.status.success() && told.starts_with("1 document: 271 training tokens"), "{told}{noted}");

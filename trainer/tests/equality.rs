@@ -16,7 +16,7 @@ const STEPS: u64 = 50;
 type Bits = (Vec<(u64, u64)>, u64);
 
 fn config(folder: &Path, ranks: usize, kind: ParallelKind) -> Config {
-    let own = [
+    let varying = [
         format!("data.path={}", folder.display()),
         format!("data.global_batch={}", 2 * ranks),
         format!("schedule.steps={STEPS}"),
@@ -32,8 +32,8 @@ fn config(folder: &Path, ranks: usize, kind: ParallelKind) -> Config {
         "strategy.bucket_mb=0.002",
         "optimizer.lr=1e-2",
     ];
-    let all: Vec<_> = tiny.map(str::to_owned).into_iter().chain(own).collect();
-    Config::load(None, &all).expect("a configuration")
+    let changes: Vec<_> = tiny.map(str::to_owned).into_iter().chain(varying).collect();
+    Config::load(None, &changes).expect("a configuration")
 }
 
 fn run(folder: &Path, world: World, ranks: usize, kind: ParallelKind) -> Bits {

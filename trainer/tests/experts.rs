@@ -39,21 +39,23 @@ fn losses(folder: &Path) -> Vec<f64> {
 
 fn assert_near(found: &[f64], expected: &[f64]) {
     assert_eq!(found.len(), expected.len());
-    for (one, other) in found.iter().zip(expected) {
-        assert!((one / other - 1.0).abs() < 1e-5, "{one}, not {other}");
+    for (left, right) in found.iter().zip(expected) {
+        assert!((left / right - 1.0).abs() < 1e-5, "{left}, not {right}");
     }
 }
 
 /// Kills all eight processes twice. They resume to the bits of a run without kills, and the
 /// checkpoint goes on the same way on the mesh `other` of four threads.
 fn killed_run_resumes(mesh: &str, other: &str) {
-    let (whole, killed) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
-    let expected = weights(&start(whole.path(), &format!("{mesh} checkpoint.every=0"), &[]).finish());
+    let (uninterrupted, killed) =
+        (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+    let expected = weights(&start(uninterrupted.path(), &format!("{mesh} checkpoint.every=0"), &[]).finish());
     let folder = killed.path();
     let resume = format!("{mesh} checkpoint.resume=true");
     for number in 1..3 {
-        let (before, job) = (last_step(folder), start(folder, &format!("{resume} checkpoint.every=2"), &[]));
-        wait_until(|| last_step(folder) > before + 2);
+        let (step_before, job) =
+            (last_step(folder), start(folder, &format!("{resume} checkpoint.every=2"), &[]));
+        wait_until(|| last_step(folder) > step_before + 2);
         sleep(Duration::from_millis(7 * number));
         job.kill();
     }
@@ -63,7 +65,7 @@ fn killed_run_resumes(mesh: &str, other: &str) {
     let words = job::small(folder).into_iter().chain(changes).chain(nothing.split(' ').map(str::to_owned));
     let config = Config::load(None, &words.collect::<Vec<_>>()).expect("legal");
     let found = train_on_threads(4, &config).expect("a run on another mesh");
-    assert_near(&found.losses, &losses(whole.path())[STEPS - found.losses.len()..]);
+    assert_near(&found.losses, &losses(uninterrupted.path())[STEPS - found.losses.len()..]);
     assert_eq!(weights(&start(folder, &format!("{resume} checkpoint.every=0"), &[]).finish()), expected);
 }
 
@@ -83,8 +85,8 @@ fn killed_long_context_resumes_bitwise_and_loads_elsewhere() {
 #[test]
 fn experts_match_one_rank_over_every_transport() {
     let alone = tempfile::tempdir().expect("a folder");
-    let one = format!("{EXPERTS} mesh.tensor=1 mesh.expert=1 checkpoint.every=0 checkpoint.last=false");
-    let words = job::small(alone.path()).into_iter().chain(words(alone.path(), &one));
+    let changes = format!("{EXPERTS} mesh.tensor=1 mesh.expert=1 checkpoint.every=0 checkpoint.last=false");
+    let words = job::small(alone.path()).into_iter().chain(words(alone.path(), &changes));
     let config = Config::load(None, &words.collect::<Vec<_>>()).expect("legal");
     train_on_threads(1, &config).expect("a run");
     let expected = losses(alone.path());

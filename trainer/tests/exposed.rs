@@ -133,10 +133,10 @@ fn only_the_first_gather_is_exposed() {
     let _alone = ALONE.lock();
     let is_one = |waited: &f64| (0.9 * GATHER..1.9 * GATHER).contains(waited);
     yardstick::assert_measured("wait for gathers of 15 ms", || waits_for_weights(1), is_one);
-    let without = waits_for_weights(0);
+    let waited = waits_for_weights(0);
     // The last unit stays from forward to backward.
     let gathers = (2 * GATHERED_UNITS - 1) as f64;
-    assert!(without > 0.9 * gathers * GATHER, "{without} for {gathers} gathers");
+    assert!(waited > 0.9 * gathers * GATHER, "{waited} for {gathers} gathers");
 }
 
 /// Returns the seconds that a rank waits for the weights of a step: at once, or while it computes.
@@ -165,7 +165,7 @@ fn forward_hides_nine_tenths_of_the_gathers_behind_a_step() {
     let _alone = ALONE.lock();
     for kind in [ParallelKind::Zero1, ParallelKind::Zero2] {
         let measure = || [waits_for_new_weights(kind, false), waits_for_new_weights(kind, true)];
-        let is_hidden = |[all, exposed]: &[f64; 2]| *all > UNITS as f64 * 6e-3 && *exposed < 0.1 * all;
+        let is_hidden = |[total, exposed]: &[f64; 2]| *total > UNITS as f64 * 6e-3 && *exposed < 0.1 * total;
         let what = format!("{kind:?}: waits for gathers of 8 ms, and those behind a step");
         yardstick::assert_measured(&what, measure, is_hidden);
     }

@@ -17,12 +17,13 @@ fn pause(number: u64) -> Duration {
 
 #[test]
 fn repeatedly_killed_job_reaches_same_weights() {
-    let (whole, killed) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
-    let expected = weights(&Job::start(whole.path(), &["checkpoint.every=0"]).finish());
+    let (uninterrupted, killed) =
+        (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+    let expected = weights(&Job::start(uninterrupted.path(), &["checkpoint.every=0"]).finish());
     let (mut kills, mut unfinished, folder) = (0, 0, killed.path());
     while kills < 5 || (unfinished == 0 && kills < 20) {
-        let (before, job) = (last_step(folder), Job::start(folder, &["checkpoint.resume=true"]));
-        wait_until(|| last_step(folder) > before);
+        let (step_before, job) = (last_step(folder), Job::start(folder, &["checkpoint.resume=true"]));
+        wait_until(|| last_step(folder) > step_before);
         sleep(pause(kills));
         job.kill();
         let left = std::fs::read_dir(folder.join("checkpoints")).expect("checkpoints");
@@ -159,12 +160,12 @@ fn notice_to_one_process_saves_and_the_run_goes_on() {
 fn kill_during_an_asynchronous_save_leaves_a_good_checkpoint() {
     let folder = tempfile::tempdir().expect("a folder");
     for kills in 0..4 {
-        let before = last_step(folder.path());
+        let step_before = last_step(folder.path());
         let job = Job::start(
             folder.path(),
             &["checkpoint.resume=true", "checkpoint.async=true", "schedule.steps=9999"],
         );
-        wait_until(|| last_step(folder.path()) > before);
+        wait_until(|| last_step(folder.path()) > step_before);
         sleep(pause(kills));
         job.kill();
         let last =

@@ -22,14 +22,14 @@ const SMALL_BUFFERS: [(&str, &str); 3] = [
 
 /// Runs `ranks` processes with limited memory, to their end.
 fn train(folder: &Path, ranks: usize, overrides: &str) -> Vec<Output> {
-    let (port, own) = (job::free_port(), job::small(folder));
+    let (port, words) = (job::free_port(), job::small(folder));
     let fixed = "model.layers=36 model.width=32 data.global_batch=1 data.micro_batch=1 schedule.steps=2 \
                  schedule.warmup=0 checkpoint.every=0 checkpoint.last=false data.validation=0 log.validate_every=0 \
                  log.check_replicas_every=0";
     let rank = |rank: usize| {
         let mut command = Command::new("prlimit");
         command.arg(format!("--as={LIMIT}")).args([env!("CARGO_BIN_EXE_unisono-train"), "train"]);
-        command.args(&own).args(fixed.split_whitespace()).args(overrides.split_whitespace());
+        command.args(&words).args(fixed.split_whitespace()).args(overrides.split_whitespace());
         command.env("RANK", rank.to_string()).env("WORLD_SIZE", ranks.to_string());
         command.env("MASTER_ADDR", "127.0.0.1").env("MASTER_PORT", port.to_string());
         command.env("UNISONO_SECRET", "ab".repeat(32)).envs(SMALL_BUFFERS);

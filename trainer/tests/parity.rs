@@ -179,19 +179,19 @@ impl Trainee {
         loss
     }
 
-    /// Returns `of` of each weight and its first moment.
-    fn kept(&mut self, of: impl Fn(f32, f32) -> f32) -> BTreeMap<String, Vec<f32>> {
+    /// Returns the result of `value_of` for each weight and its first moment.
+    fn kept(&mut self, value_of: impl Fn(f32, f32) -> f32) -> BTreeMap<String, Vec<f32>> {
         let nothing = |parameter: &Parameter| (parameter.name.clone(), vec![f32::NAN; parameter.count()]);
-        let mut all: BTreeMap<_, _> = self.inventory.parameters.iter().map(nothing).collect();
+        let mut values_by_name: BTreeMap<_, _> = self.inventory.parameters.iter().map(nothing).collect();
         let mut keep = |kept: LocalShard<'_>| {
-            let values = all.get_mut(&self.inventory[kept.parameter].name).unwrap();
+            let values = values_by_name.get_mut(&self.inventory[kept.parameter].name).unwrap();
             for (place, index) in kept.range.enumerate() {
-                values[index] = of(kept.weights[place], kept.moments[0][place]);
+                values[index] = value_of(kept.weights[place], kept.moments[0][place]);
             }
             Ok(())
         };
         self.strategy.for_each_shard(&mut keep).unwrap();
-        all
+        values_by_name
     }
 
     /// Returns the gradients in the first moments of the first step: a tenth, after clipping.
@@ -203,19 +203,19 @@ impl Trainee {
 /// Trains as [`train`] does on two ranks that shard gradients and optimizer state.
 fn train_on_two(name: &str, recipe: Recipe<'_>) -> Run {
     let groups = Communicator::local(2).unwrap();
-    let [mut one, other] = std::thread::scope(|scope| {
+    let [mut first, second] = std::thread::scope(|scope| {
         let run = |group: Communicator| scope.spawn(move || train(name, recipe, Some(&group)));
-        let [one, other] = <[_; 2]>::try_from(groups).unwrap().map(run);
-        [one, other].map(|rank| rank.join().unwrap())
+        let [first, second] = <[_; 2]>::try_from(groups).unwrap().map(run);
+        [first, second].map(|rank| rank.join().unwrap())
     });
-    assert_eq!((&one.losses, &one.norms), (&other.losses, &other.norms));
-    for (all, others) in [(&mut one.gradients, other.gradients), (&mut one.weights, other.weights)] {
-        for (values, others) in all.values_mut().zip(others.into_values()) {
+    assert_eq!((&first.losses, &first.norms), (&second.losses, &second.norms));
+    for (shards, others) in [(&mut first.gradients, second.gradients), (&mut first.weights, second.weights)] {
+        for (values, others) in shards.values_mut().zip(others.into_values()) {
             let missing = values.iter_mut().zip(others).filter(|(value, _)| value.is_nan());
             missing.for_each(|(value, other)| *value = other);
         }
     }
-    one
+    first
 }
 
 /// Returns the maximum difference relative to the maximum expected value.
@@ -223,7 +223,7 @@ fn difference(found: &[f32], expected: &[f32]) -> f32 {
     assert_eq!(found.len(), expected.len());
     let greatest = |values: &mut dyn Iterator<Item = f32>| values.fold(0.0, f32::max);
     assert!(found.iter().all(|value| value.is_finite()), "all there");
-    let apart = greatest(&mut found.iter().zip(expected).map(|(one, other)| (one - other).abs()));
+    let apart = greatest(&mut found.iter().zip(expected).map(|(left, right)| (left - right).abs()));
     apart / greatest(&mut expected.iter().map(|value| value.abs()))
 }
 

@@ -49,23 +49,24 @@ fn eight_processes_match_one_rank_over_every_transport() {
         trained(folder.path(), 8, &changes, &[("UNISONO_TRANSPORT", transport)]);
         let found = losses(folder.path());
         assert_eq!(found.len(), 50);
-        for (step, (one, other)) in found.iter().zip(&expected).enumerate() {
-            assert!((one / other - 1.0).abs() < 1e-5, "{transport}, step {step}: {one}, not {other}");
+        for (step, (left, right)) in found.iter().zip(&expected).enumerate() {
+            assert!((left / right - 1.0).abs() < 1e-5, "{transport}, step {step}: {left}, not {right}");
         }
     }
 }
 
 #[test]
 fn killed_pipeline_resumes_bitwise_and_loads_elsewhere() {
-    let (whole, killed) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
-    let expected = trained(whole.path(), 8, &[&MESH[..], &["checkpoint.every=0"]].concat(), &[]);
+    let (uninterrupted, killed) =
+        (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+    let expected = trained(uninterrupted.path(), 8, &[&MESH[..], &["checkpoint.every=0"]].concat(), &[]);
     let folder = killed.path();
     for number in 1..3 {
         let words =
             with_log(folder, &[&MESH[..], &["checkpoint.resume=true", "checkpoint.every=2"]].concat());
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let (before, job) = (last_step(folder), Job::of(8, folder, &words));
-        wait_until(|| last_step(folder) > before + 4);
+        let (step_before, job) = (last_step(folder), Job::of(8, folder, &words));
+        wait_until(|| last_step(folder) > step_before + 4);
         sleep(Duration::from_millis(7 * number));
         job.kill();
     }
@@ -74,9 +75,9 @@ fn killed_pipeline_resumes_bitwise_and_loads_elsewhere() {
     // Another mesh first: it changes nothing that the same mesh reads.
     let other = config(folder, &["mesh.pipeline=4", "pipeline.schedule=1f1b", "checkpoint.resume=true"]);
     let found = train_on_threads(4, &other).expect("a run on another mesh");
-    let rest = &losses(whole.path())[50 - found.losses.len()..];
-    for (one, other) in found.losses.iter().zip(rest) {
-        assert!((one / other - 1.0).abs() < 1e-5, "{one}, not {other}");
+    let remaining = &losses(uninterrupted.path())[50 - found.losses.len()..];
+    for (left, right) in found.losses.iter().zip(remaining) {
+        assert!((left / right - 1.0).abs() < 1e-5, "{left}, not {right}");
     }
     assert_eq!(trained(folder, 8, &resume, &[]), expected);
 }

@@ -11,21 +11,21 @@ fn written_plan_trains() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = |name: &str| folder.path().join(name).display().to_string();
     std::fs::write(path("text.txt"), "a line of text\n".repeat(500)).expect("a file");
-    let (own, plan) = (path("own.toml"), path("plan.toml"));
+    let (config_path, plan) = (path("own.toml"), path("plan.toml"));
     let text = format!(
         "[model]\nlayers = 4\nwidth = 64\nheads = 8\ncontext = 32\n\
          [data]\npath = {:?}\nglobal_batch = 16\n[schedule]\nsteps = 2\nwarmup = 1\n\
          [sample]\ntokens = 0\n[checkpoint]\nlast = false\n",
         path("text.txt")
     );
-    std::fs::write(&own, text).expect("a file");
+    std::fs::write(&config_path, text).expect("a file");
     // Little memory asks for sharding, and slow links for few data ranks.
     for (ranks, more) in [
         ("2", &["--memory", "0.004"][..]),
         ("4", &["--per-host", "2", "--across", "0.001"]),
         ("8", &["--memory", "0.0016", "--plot", &path("plan.svg")]),
     ] {
-        output_text(&[&["plan", "-c", &own, "-n", ranks, "--write", &plan][..], more].concat());
+        output_text(&[&["plan", "-c", &config_path, "-n", ranks, "--write", &plan][..], more].concat());
         let trained = output_text(&["train", "-c", &plan, "-n", ranks]);
         assert!(trained.contains("2 steps, loss"), "{trained}");
         let config = std::fs::read_to_string(&plan).expect("a file");

@@ -30,8 +30,8 @@ impl Table {
     fn number(&self, name: &str, column: &str) -> f64 {
         let row = self.rows.iter().find(|row| row[0].trim_end_matches(" <") == name);
         let row = row.unwrap_or_else(|| panic!("no row of {name} in {:?}", self.rows));
-        let at = self.heading.iter().position(|cell| cell == column);
-        number(&row[at.unwrap_or_else(|| panic!("no {column} in {:?}", self.heading))])
+        let index = self.heading.iter().position(|cell| cell == column);
+        number(&row[index.unwrap_or_else(|| panic!("no {column} in {:?}", self.heading))])
     }
 
     /// Checks a number, which has three digits.
@@ -79,26 +79,26 @@ fn planned(arguments: &[&str]) -> serde_json::Value {
 fn hidden(
     name: &str,
     [reduced, micro_batches]: [f64; 2],
-    [pass, one]: [f64; 2],
+    [pass, collective]: [f64; 2],
     [forward, backward]: [f64; 2],
 ) -> f64 {
     // Passes of a micro-batch, with so many passes over the parameters beside each. One collective
     // has nothing beside it.
     let [forward, backward] = [forward / micro_batches, backward / micro_batches];
-    let beside = |count: f64, passes: f64, seconds: f64| count * seconds.min(passes * pass);
-    let hidden = |seconds: f64, all: f64, one: f64| seconds.min(all * pass - one);
+    let hidden_beside = |count: f64, passes: f64, seconds: f64| count * seconds.min(passes * pass);
+    let hidden = |seconds: f64, passes: f64, exposed: f64| seconds.min(passes * pass - exposed);
     let each = f64::from(reduced > 1.0);
-    let earlier = |passes: f64| beside(micro_batches - 1.0, passes, backward);
+    let earlier = |passes: f64| hidden_beside(micro_batches - 1.0, passes, backward);
     match name {
-        "bucketed" => hidden(beside(1.0, 2.0, backward), 2.0, 2.0 * one),
+        "bucketed" => hidden(hidden_beside(1.0, 2.0, backward), 2.0, 2.0 * collective),
         "zero3" => {
-            let gathers = hidden(beside(micro_batches, 1.0, forward), micro_batches, one);
-            let back = earlier(1.0 + each) + beside(1.0, 2.0, backward);
-            gathers + hidden(back, micro_batches + reduced, one)
+            let gathers = hidden(hidden_beside(micro_batches, 1.0, forward), micro_batches, collective);
+            let back = earlier(1.0 + each) + hidden_beside(1.0, 2.0, backward);
+            gathers + hidden(back, micro_batches + reduced, collective)
         }
         _ => {
-            let back = earlier(each) + beside(1.0, 1.0, backward);
-            hidden(back, reduced, one) + hidden(beside(1.0, 1.0, forward), 1.0, one)
+            let back = earlier(each) + hidden_beside(1.0, 1.0, backward);
+            hidden(back, reduced, collective) + hidden(hidden_beside(1.0, 1.0, forward), 1.0, collective)
         }
     }
 }
@@ -197,33 +197,33 @@ fn recipe_of_one_dimension_follows_its_six_steps() {
         let arguments: Vec<&str> = words.iter().map(String::as_str).chain(more.iter().copied()).collect();
         let plan = planned(&arguments);
         let (recipe, parallel) = (&plan["recipe"]["Ok"], &plan["decision"]["parallel"]);
-        let of = |value: &serde_json::Value| value.as_f64().unwrap_or_else(|| panic!("in {plan}"));
-        let whole = |value: &serde_json::Value| of(value) as usize;
-        let samples = tokens / whole(&plan["shape"]["sequence"]);
-        let split = [&parallel["tensor"], &parallel["pipeline"], &parallel["context"]].map(whole);
+        let number_of = |value: &serde_json::Value| value.as_f64().unwrap_or_else(|| panic!("in {plan}"));
+        let integer = |value: &serde_json::Value| number_of(value) as usize;
+        let samples = tokens / integer(&plan["shape"]["sequence"]);
+        let split = [&parallel["tensor"], &parallel["pipeline"], &parallel["context"]].map(integer);
         let data = ranks.parse::<usize>().expect("a number") / split.iter().product::<usize>();
-        assert_eq!((whole(&recipe["samples"]), whole(&recipe["data_ranks"])), (samples, data), "{model}");
+        assert_eq!((integer(&recipe["samples"]), integer(&recipe["data_ranks"])), (samples, data), "{model}");
         // Step 3, from the printed size of a sample's activations.
         let text = output_text(&[&["plan"], &arguments[..]].concat());
         let line = text.lines().find_map(|line| line.trim().strip_prefix("activations of a sample: "));
         let activations = number(line.and_then(|line| line.split(';').next()).expect("a size"));
         let kind = parallel["kind"].as_str().expect("a name");
-        let own = plan["strategies"].as_array().expect("rows");
-        let own = own.iter().find(|row| row["parallel"]["kind"] == kind).expect("the strategy");
-        let kept: f64 = own["kept_bytes"].as_array().expect("classes").iter().map(of).sum();
+        let strategies = plan["strategies"].as_array().expect("rows");
+        let strategy = strategies.iter().find(|row| row["parallel"]["kind"] == kind).expect("the strategy");
+        let kept: f64 = strategy["kept_bytes"].as_array().expect("classes").iter().map(number_of).sum();
         let [psi, layers, width] =
-            [&plan["shape"]["parameters"], &plan["shape"]["layers"], &plan["shape"]["width"]].map(of);
-        let largest = (psi / layers).max(of(&plan["shape"]["vocabulary"]) * width);
+            [&plan["shape"]["parameters"], &plan["shape"]["layers"], &plan["shape"]["width"]].map(number_of);
+        let largest = (psi / layers).max(number_of(&plan["shape"]["vocabulary"]) * width);
         let gathered = if kind == "zero3" { 3.0 * 2.0 * largest / split[0] as f64 } else { 0.0 };
-        let room = 0.9 * of(&plan["hardware"]["memory"]) - kept - gathered;
-        let most = whole(&recipe["max_micro_batch"]);
+        let room = 0.9 * number_of(&plan["hardware"]["memory"]) - kept - gathered;
+        let most = integer(&recipe["max_micro_batch"]);
         let fits = |micro: usize| micro as f64 * activations;
         assert!(fits(most) <= 1.006 * room && fits(most + 1) > 0.994 * room, "{model}: {most} in {room}");
         // Steps 5 and 6.
         let each = samples / data;
         let micro = (1..=most.min(each)).rev().find(|micro| each.is_multiple_of(*micro)).expect("one does");
         assert_eq!(recipe["is_largest"], true, "{model}: no stages that wait for small micro-batches");
-        let found = [whole(&recipe["micro_batch"]), whole(&recipe["accumulation"])];
+        let found = [integer(&recipe["micro_batch"]), integer(&recipe["accumulation"])];
         assert_eq!((found, samples), ([micro, each / micro], data * each), "{model} on {ranks}");
         let last = format!("{samples} = {micro} x {} x {data}", each / micro);
         assert!(text.contains(&last), "no `{last}` in\n{text}");
@@ -284,15 +284,15 @@ fn explained_tables_have_the_numbers_of_the_formulas() {
     assert!(text.contains(&format!("chosen in {} ways, 2 of 16 in {}", choose(160, 6), choose(16, 2))));
 }
 
-fn between<'a>(text: &'a str, before: &str, after: &str) -> &'a str {
-    let rest = text.split_once(before).unwrap_or_else(|| panic!("no `{before}` in\n{text}")).1;
-    rest.split_once(after).unwrap_or_else(|| panic!("no `{after}` in\n{rest}")).0
+fn between<'a>(text: &'a str, start: &str, end: &str) -> &'a str {
+    let tail = text.split_once(start).unwrap_or_else(|| panic!("no `{start}` in\n{text}")).1;
+    tail.split_once(end).unwrap_or_else(|| panic!("no `{end}` in\n{tail}")).0
 }
 
 /// Counts choices by Pascal's triangle.
-fn choose(all: usize, chosen: usize) -> u128 {
+fn choose(count: usize, chosen: usize) -> u128 {
     let mut row = vec![1u128];
-    for _ in 0..all {
+    for _ in 0..count {
         let sums = row.windows(2).map(|pair| pair[0] + pair[1]);
         row = [1].into_iter().chain(sums).chain([1]).collect();
     }

@@ -48,7 +48,7 @@ fn linear_bytes(style: ParallelStyle) -> [[u64; 2]; 2] {
         let turned = bytes_moved(&group);
         map.backward(&mut pass, output).unwrap();
         let end = bytes_moved(&group);
-        [[0, 1].map(|of| turned[of] - start[of]), [0, 1].map(|of| end[of] - turned[of])]
+        [[0, 1].map(|index| turned[index] - start[index]), [0, 1].map(|index| end[index] - turned[index])]
     })
 }
 
@@ -82,14 +82,14 @@ fn gpt_bytes(layers: usize, sequence: bool) -> [[u64; 2]; 2] {
         let end = bytes_moved(&group);
         strategy.finish_backward().unwrap();
         strategy.optimizer_step(&Sgd::default(), &Step { number: 1, lr: 0.1, grad_scale: 1.0 }).unwrap();
-        [[0, 1].map(|of| turned[of] - start[of]), [0, 1].map(|of| end[of] - turned[of])]
+        [[0, 1].map(|index| turned[index] - start[index]), [0, 1].map(|index| end[index] - turned[index])]
     })
 }
 
 /// Returns the traffic of two more layers.
 fn two_layer_bytes(sequence: bool) -> [[u64; 2]; 2] {
-    let (one, three) = (gpt_bytes(1, sequence), gpt_bytes(3, sequence));
-    [0, 1].map(|way| [0, 1].map(|of| three[way][of] - one[way][of]))
+    let (one_layer, three_layers) = (gpt_bytes(1, sequence), gpt_bytes(3, sequence));
+    [0, 1].map(|way| [0, 1].map(|index| three_layers[way][index] - one_layer[way][index]))
 }
 
 #[test]

@@ -35,11 +35,11 @@ fn prediction_error() -> f64 {
     let groups = slow::groups(2e-3, 2.5e-7, &whole_messages()).unwrap();
     let sizes = [1, 8, 32, 64, 96, 128, 256].map(|kibibytes| kibibytes << 10);
     let points = sweep(groups, &sizes).unwrap();
-    let of = |sizes: &[usize]| -> Vec<Measurement> {
+    let measured = |sizes: &[usize]| -> Vec<Measurement> {
         points.iter().copied().filter(|point| sizes.contains(&(point.bytes as usize))).collect()
     };
-    let link = Link::fit(ring(), 2, &of(&[1 << 10, 8 << 10, 32 << 10, 256 << 10])).unwrap();
-    link.error(ring(), 2, &of(&[64 << 10, 96 << 10, 128 << 10]))
+    let link = Link::fit(ring(), 2, &measured(&[1 << 10, 8 << 10, 32 << 10, 256 << 10])).unwrap();
+    link.error(ring(), 2, &measured(&[64 << 10, 96 << 10, 128 << 10]))
 }
 
 /// Number of buckets, with one parameter each.
@@ -80,8 +80,8 @@ fn step(group: Communicator, exchange: Exchange, pace: &StepTime) -> f64 {
         compute_until(pace.forward + pace.backward);
     }
     for unit in (0..BUCKETS).rev() {
-        let behind = (BUCKETS - unit) as f64 / BUCKETS as f64;
-        compute_until(pace.forward + behind * pace.backward);
+        let passed = (BUCKETS - unit) as f64 / BUCKETS as f64;
+        compute_until(pace.forward + passed * pace.backward);
         strategy.pre_unit(UnitId(unit), Direction::Backward).unwrap();
         let (_, gradient) = strategy.weights_and_gradient(ParameterId(unit)).unwrap();
         gradient.fill(1.0);

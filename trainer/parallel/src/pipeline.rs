@@ -170,20 +170,20 @@ impl Schedule {
 
     /// Returns the location that `what` comes from if it is another rank's.
     pub fn sender(&self, what: Payload, rank: usize, chunk: usize) -> Option<(usize, usize)> {
-        let from = match what {
+        let location = match what {
             Payload::Activation => self.previous(rank, chunk),
             Payload::Gradient => self.next(rank, chunk),
         };
-        from.filter(|&(peer, _)| peer != rank)
+        location.filter(|&(peer, _)| peer != rank)
     }
 
     /// Returns the location that `what` goes to if it is another rank's.
     pub fn receiver(&self, what: Payload, rank: usize, chunk: usize) -> Option<(usize, usize)> {
-        let to = match what {
+        let location = match what {
             Payload::Activation => self.next(rank, chunk),
             Payload::Gradient => self.previous(rank, chunk),
         };
-        to.filter(|&(peer, _)| peer != rank)
+        location.filter(|&(peer, _)| peer != rank)
     }
 }
 

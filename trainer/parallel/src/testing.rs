@@ -155,7 +155,7 @@ fn add_on_device(
     slope: impl Fn(usize, &f32) -> f32,
 ) -> Result<()> {
     let slopes: Vec<_> =
-        store.weights_to_host(id)?.iter().enumerate().map(|(at, weight)| slope(at, weight)).collect();
+        store.weights_to_host(id)?.iter().enumerate().map(|(index, weight)| slope(index, weight)).collect();
     let lane = Arc::clone(store.lane());
     let slopes = lane.stream().upload(&slopes)?;
     let gradient = store.device_gradient(id)?;

@@ -45,14 +45,14 @@ pub(super) fn create_temporary(root: &Path, step: u64) -> Result<PathBuf> {
 /// Renames a complete checkpoint to its final name, and keeps only the last `keep` checkpoints up
 /// to it.
 pub(super) fn publish(root: &Path, step: u64, keep: usize) -> Result<PathBuf> {
-    let (from, into) = (temporary_dir(root, step), step_dir(root, step));
+    let (unfinished, complete) = (temporary_dir(root, step), step_dir(root, step));
     // A run that resumed from an earlier step saves this step again, and a rename does not replace
     // a folder that has files.
-    let _ = fs::remove_dir_all(&into);
+    let _ = fs::remove_dir_all(&complete);
     // The names of the files are on disk before the folder gets its name, so that a crash leaves no
     // checkpoint without its files.
-    fsync(&from)?;
-    fs::rename(&from, &into).map_err(|error| Error::file(&into, error))?;
+    fsync(&unfinished)?;
+    fs::rename(&unfinished, &complete).map_err(|error| Error::file(&complete, error))?;
     // The new name is on disk before earlier checkpoints are removed, so that a crash between both
     // leaves one of them.
     fsync(root)?;
@@ -62,7 +62,7 @@ pub(super) fn publish(root: &Path, step: u64, keep: usize) -> Result<PathBuf> {
     for (_, path) in &earlier[..earlier.len().saturating_sub(keep.max(1))] {
         fs::remove_dir_all(path).map_err(|error| Error::file(path, error))?;
     }
-    Ok(into)
+    Ok(complete)
 }
 
 /// Waits until a file, or the names in a folder, are on disk.

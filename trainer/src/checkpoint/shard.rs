@@ -73,14 +73,14 @@ impl ShardReader {
         Ok(Self { file, entries: pieces, shard_specs: cuts })
     }
 
-    /// Copies the elements `range` of `mine`, of this kind, into `into`, as far as the file has
+    /// Copies the elements `range` of `mine`, of this kind, into `target`, as far as the file has
     /// them. Returns their number, without padding.
     pub(super) fn fill(
         &mut self,
         mine: &Parameter,
         range: &Range<usize>,
         kind: usize,
-        into: &mut [f32],
+        target: &mut [f32],
     ) -> Result<usize> {
         let saved = Parameter { shard: None, shape: mine.global_shape(), ..mine.clone() };
         let saved = match self.shard_specs.get(&mine.name) {
@@ -114,7 +114,7 @@ impl ShardReader {
                     global.and_then(|place| mine.local_index(place))
                 };
                 if let Some(index) = index.filter(|index| range.contains(index)) {
-                    into[index - range.start] = f32::from_le_bytes(value.try_into().expect("four bytes"));
+                    target[index - range.start] = f32::from_le_bytes(value.try_into().expect("four bytes"));
                     found += 1;
                 }
             }

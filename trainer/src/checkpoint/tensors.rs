@@ -111,9 +111,12 @@ mod tests {
     #[test]
     fn header_that_promises_all_numbers_is_refused() {
         let each = (1usize << 61) - 1;
-        let tensor =
-            |at: usize| json!({"dtype": "U8", "shape": [each], "data_offsets": [at * each, (at + 1) * each]});
-        let header: serde_json::Map<_, _> = (0..8).map(|at| (format!("t{at}"), tensor(at))).collect();
+        let tensor = |index: usize| {
+            let data_offsets = [index * each, (index + 1) * each];
+            json!({"dtype": "U8", "shape": [each], "data_offsets": data_offsets})
+        };
+        let header: serde_json::Map<_, _> =
+            (0..8).map(|index| (format!("t{index}"), tensor(index))).collect();
         let header = serde_json::to_vec(&header).unwrap();
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), [&(header.len() as u64).to_le_bytes()[..], &header].concat()).unwrap();

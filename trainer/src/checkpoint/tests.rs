@@ -77,12 +77,12 @@ fn loaded_with(root: &Path, kind: ParallelKind, ranks: usize, dtype: Dtype, sett
 fn checkpoints_load_on_any_strategy_and_rank_count() {
     let ranks = [3, 1, 4, 2];
     for dtype in [Dtype::F32, Dtype::Bf16] {
-        for (index, from) in ParallelKind::ALL.into_iter().enumerate() {
+        for (index, saved_kind) in ParallelKind::ALL.into_iter().enumerate() {
             let root = tempfile::tempdir().unwrap();
-            let before = saved(root.path(), from, ranks[index % 4], dtype);
-            for (other, into) in ParallelKind::ALL.into_iter().enumerate().skip(index % 3).step_by(3) {
-                let after = loaded(root.path(), into, ranks[(index + other + 1) % 4], dtype);
-                assert!(before == after, "{from:?} to {into:?}, {dtype:?}");
+            let saved_state = saved(root.path(), saved_kind, ranks[index % 4], dtype);
+            for (other, loaded_kind) in ParallelKind::ALL.into_iter().enumerate().skip(index % 3).step_by(3) {
+                let loaded_state = loaded(root.path(), loaded_kind, ranks[(index + other + 1) % 4], dtype);
+                assert!(saved_state == loaded_state, "{saved_kind:?} to {loaded_kind:?}, {dtype:?}");
             }
         }
     }
@@ -94,14 +94,14 @@ fn one_of_several_shard_groups_is_saved() {
     let kinds = &ParallelKind::ALL[1..];
     for (kind, next) in kinds.iter().zip(kinds.iter().cycle().skip(1)) {
         let root = tempfile::tempdir().unwrap();
-        let before = saved_with(root.path(), *kind, 4, Dtype::F32, &pairs);
+        let saved_state = saved_with(root.path(), *kind, 4, Dtype::F32, &pairs);
         let manifest = Manifest::read(&latest(root.path()).unwrap()).unwrap();
         assert_eq!(manifest.shards.len(), 2, "{kind:?}: the files of one group");
-        let after = [
+        let loaded_states = [
             loaded_with(root.path(), *next, 4, Dtype::F32, &pairs),
             loaded(root.path(), *next, 3, Dtype::F32),
         ];
-        assert!(after.iter().all(|after| *after == before), "{kind:?} to {next:?}");
+        assert!(loaded_states.iter().all(|state| *state == saved_state), "{kind:?} to {next:?}");
     }
 }
 
@@ -169,16 +169,19 @@ fn tensors_may_be_resharded_on_load() {
             });
             merge_shards(results)
         };
-    for (from, into) in [(1, 2), (2, 3), (3, 1), (5, 2), (2, 5)] {
+    for (saved_parts, loaded_parts) in [(1, 2), (2, 3), (3, 1), (5, 2), (2, 5)] {
         let root = tempfile::tempdir().unwrap();
-        let before = run(from, 1, &|who, strategy, inventory| {
+        let saved_state = run(saved_parts, 1, &|who, strategy, inventory| {
             save(root.path(), who, strategy, inventory, TrainProgress::default(), &RunSetup::default(), 1)
                 .map(drop)
         });
-        let after = run(into, 2, &|who, strategy, inventory| {
+        let loaded_state = run(loaded_parts, 2, &|who, strategy, inventory| {
             load(&latest(root.path()).unwrap(), who, strategy, inventory).map(drop)
         });
-        assert!(before == after && before.len() == 4 * 144 + 12, "{from} to {into}");
+        assert!(
+            saved_state == loaded_state && saved_state.len() == 4 * 144 + 12,
+            "{saved_parts} to {loaded_parts}"
+        );
     }
 }
 
@@ -220,16 +223,16 @@ fn failed_save_leaves_nothing_but_earlier_checkpoints() {
 fn damaged_foreign_and_unfinished_checkpoints_are_rejected() {
     let (root, inventory) = (tempfile::tempdir().unwrap(), inventory(Dtype::F32));
     let mut strategy = strategy(&inventory);
-    let mut at = |step| {
+    let mut save_step = |step| {
         let progress = TrainProgress { step, ..TrainProgress::default() };
         save(root.path(), save_on_one_rank(), &mut *strategy, &inventory, progress, &RunSetup::default(), 2)
             .unwrap()
     };
-    let paths = [at(1), at(2), at(10)];
+    let paths = [save_step(1), save_step(2), save_step(10)];
     let steps = || list(root.path()).iter().map(|(step, _)| *step).collect::<Vec<_>>();
     assert_eq!(steps(), [2, 10]);
-    at(3);
-    at(4);
+    save_step(3);
+    save_step(4);
     assert_eq!(steps(), [3, 4, 10], "what was just written stays, and what another run left");
     std::fs::create_dir(root.path().join("unfinished-00000011")).unwrap();
     std::fs::create_dir(root.path().join("step-00000012")).unwrap();

@@ -157,7 +157,7 @@ pub(crate) fn factors(number: usize) -> Vec<usize> {
 fn nearest(number: usize, unit: usize) -> String {
     match number / unit * unit {
         0 => format!("{unit}"),
-        below => format!("{below} or {}", below + unit),
+        lower => format!("{lower} or {}", lower + unit),
     }
 }
 

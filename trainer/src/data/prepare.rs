@@ -71,7 +71,7 @@ impl TokenizeOptions {
         progress: &mut dyn FnMut(usize, usize),
     ) -> Result<Prepared> {
         // A tokenizer without the token is refused before the first text is read.
-        let around = (tokenizer.start_of_text(), tokenizer.expect_end_of_text()?);
+        let (start, end) = (tokenizer.start_of_text(), tokenizer.expect_end_of_text()?);
         let held_back = (self.validation > 0.0).then_some(&self.validation_out);
         self.check_outputs(held_back, tokenizer)?;
         let TextFiles { paths, skipped_links } = text::documents(&self.text, &self.extensions)?;
@@ -86,8 +86,8 @@ impl TokenizeOptions {
             for tokens in tokenizer.encode_all(texts)? {
                 let (first, last) = text::hold_back(&tokens, self.validation);
                 longest = longest.max(tokens.len());
-                append(&mut training, first, around)?;
-                validation.as_mut().map_or(Ok(()), |file| append(file, last, around))?;
+                append(&mut training, first, start, end)?;
+                validation.as_mut().map_or(Ok(()), |file| append(file, last, start, end))?;
             }
             done += group.len();
         }
@@ -163,7 +163,7 @@ fn check_texts(paths: &[PathBuf]) -> Result<()> {
 }
 
 /// Appends a part of a document, between the tokens before it and the token after it.
-fn append(file: &mut TokenWriter, tokens: &[u32], (start, end): (&[u32], u32)) -> Result<()> {
+fn append(file: &mut TokenWriter, tokens: &[u32], start: &[u32], end: u32) -> Result<()> {
     if tokens.is_empty() {
         return Ok(());
     }
@@ -193,25 +193,25 @@ mod tests {
     #[test]
     fn documents_become_training_and_validation_tokens() {
         let folder = tempfile::tempdir().unwrap();
-        let at = |name: &str| folder.path().join(name);
-        fs::write(at("tokenizer.json"), WORDS).unwrap();
-        fs::write(at("b.txt"), "two größer 4 two").unwrap();
-        fs::write(at("a.txt"), "one drei").unwrap();
-        fs::write(at("c.txt"), "").unwrap();
-        let tokenizer = Tokenizer::open(&at("tokenizer.json")).unwrap();
+        let path = |name: &str| folder.path().join(name);
+        fs::write(path("tokenizer.json"), WORDS).unwrap();
+        fs::write(path("b.txt"), "two größer 4 two").unwrap();
+        fs::write(path("a.txt"), "one drei").unwrap();
+        fs::write(path("c.txt"), "").unwrap();
+        let tokenizer = Tokenizer::open(&path("tokenizer.json")).unwrap();
         assert_eq!((tokenizer.vocabulary(), tokenizer.end_of_text()), (6, Some(5)));
-        let validation_out = TokenizeOptions::validation_beside(&at("tokens.u8"));
-        assert_eq!(validation_out, at("tokens-validation.u8"));
+        let validation_out = TokenizeOptions::validation_beside(&path("tokens.u8"));
+        assert_eq!(validation_out, path("tokens-validation.u8"));
         let (text, extensions) = (folder.path().to_owned(), vec!["txt".to_owned()]);
         let half =
-            TokenizeOptions { text, extensions, validation: 0.5, out: at("tokens.u8"), validation_out };
+            TokenizeOptions { text, extensions, validation: 0.5, out: path("tokens.u8"), validation_out };
         let prepared = half.run(&tokenizer).unwrap();
         assert_eq!(prepared, Prepared { documents: 3, training: 5, validation: 5, skipped_links: 0 });
-        assert_eq!(tokens(&at("tokens.u8")), [0, 5, 1, 3, 5]);
-        assert_eq!(tokens(&at("tokens-validation.u8")), [2, 5, 4, 1, 5]);
-        let unsplit = TokenizeOptions { validation: 0.0, out: at("all.u16"), ..half };
+        assert_eq!(tokens(&path("tokens.u8")), [0, 5, 1, 3, 5]);
+        assert_eq!(tokens(&path("tokens-validation.u8")), [2, 5, 4, 1, 5]);
+        let unsplit = TokenizeOptions { validation: 0.0, out: path("all.u16"), ..half };
         assert_eq!(unsplit.run(&tokenizer).unwrap().training, 8);
-        assert_eq!(tokens(&at("all.u16")), [0, 2, 5, 1, 3, 4, 1, 5]);
+        assert_eq!(tokens(&path("all.u16")), [0, 2, 5, 1, 3, 4, 1, 5]);
         assert_eq!(tokenizer.decode(&[0, 3, 5]).unwrap(), "one größer");
     }
 
@@ -231,25 +231,28 @@ mod tests {
     #[test]
     fn failed_run_leaves_earlier_files_and_names_texts() {
         let folder = tempfile::tempdir().unwrap();
-        let at = |name: &str| folder.path().join(name);
+        let path = |name: &str| folder.path().join(name);
         let (options, tokenizer) = options(folder.path(), "t.u8");
-        fs::write(at("a.txt"), "one drei").unwrap();
+        fs::write(path("a.txt"), "one drei").unwrap();
         options.run(&tokenizer).unwrap();
-        let before = [fs::read(at("t.u8")).unwrap(), fs::read(at("validation-t.u8")).unwrap()];
+        let previous = [fs::read(path("t.u8")).unwrap(), fs::read(path("validation-t.u8")).unwrap()];
         let files = || fs::read_dir(folder.path()).unwrap().count();
-        fs::write(at("b.txt"), "two two two two").unwrap();
+        fs::write(path("b.txt"), "two two two two").unwrap();
         for (contents, words) in [
             (&b"two \xff"[..], "byte 4 is 0xff, which is not UTF-8"),
             (b"version https://git-lfs.github.com/spec/v1\n", "a pointer of git-LFS"),
         ] {
-            fs::write(at("z.txt"), contents).unwrap();
+            fs::write(path("z.txt"), contents).unwrap();
             let count = files();
             let error = options.run(&tokenizer).unwrap_err().to_string();
             assert!(error.contains("z.txt") && error.contains(words), "{error}");
-            assert_eq!([fs::read(at("t.u8")).unwrap(), fs::read(at("validation-t.u8")).unwrap()], before);
+            assert_eq!(
+                [fs::read(path("t.u8")).unwrap(), fs::read(path("validation-t.u8")).unwrap()],
+                previous
+            );
             assert_eq!(files(), count, "nothing is left");
         }
-        fs::write(at("y.txt"), b"\xfe").unwrap();
+        fs::write(path("y.txt"), b"\xfe").unwrap();
         let error = options.run(&tokenizer).unwrap_err().to_string();
         assert!(error.starts_with("2 of 4 files are no text: "), "{error}");
         assert!(error.contains("y.txt") && error.contains("z.txt"), "{error}");

@@ -110,17 +110,17 @@ fn order_depends_on_epoch_and_seed() {
 fn sampler_resumes_mid_epoch_on_other_rank_count() {
     for tail in [LastBatch::Drop, LastBatch::Pad] {
         let uncut = Sampler::new(100, 12, Some(5), tail).unwrap();
-        let mut before = shares(&uncut, 4);
+        let mut four_ranks = shares(&uncut, 4);
         for _ in 0..11 {
-            before.iter_mut().for_each(|rank| drop(rank.next_or_new_epoch()));
+            four_ranks.iter_mut().for_each(|rank| drop(rank.next_or_new_epoch()));
         }
-        let position = before[3].position();
-        assert!(before.iter().all(|rank| rank.position() == position) && position.epoch == 1);
-        let mut after = shares(&uncut, 6);
-        after.iter_mut().for_each(|rank| rank.resume(position).unwrap());
+        let position = four_ranks[3].position();
+        assert!(four_ranks.iter().all(|rank| rank.position() == position) && position.epoch == 1);
+        let mut six_ranks = shares(&uncut, 6);
+        six_ranks.iter_mut().for_each(|rank| rank.resume(position).unwrap());
         for _ in 0..20 {
-            let four: Vec<u64> = before.iter_mut().flat_map(Sampler::next_or_new_epoch).collect();
-            let six: Vec<u64> = after.iter_mut().flat_map(Sampler::next_or_new_epoch).collect();
+            let four: Vec<u64> = four_ranks.iter_mut().flat_map(Sampler::next_or_new_epoch).collect();
+            let six: Vec<u64> = six_ranks.iter_mut().flat_map(Sampler::next_or_new_epoch).collect();
             assert_eq!(four, six);
         }
     }
@@ -128,20 +128,20 @@ fn sampler_resumes_mid_epoch_on_other_rank_count() {
 
 #[test]
 fn sampler_resumes_with_other_batch_size() {
-    let mut before = Sampler::new(100, 12, Some(5), LastBatch::Drop).unwrap();
-    let seen = sorted([before.next_or_new_epoch(), before.next_or_new_epoch()]);
-    let mut after = Sampler::new(100, 4, Some(5), LastBatch::Drop).unwrap();
-    after.resume(before.position()).unwrap();
-    assert_eq!(sorted(after.chain([seen])), (0..100).collect::<Vec<_>>());
+    let mut saved = Sampler::new(100, 12, Some(5), LastBatch::Drop).unwrap();
+    let seen = sorted([saved.next_or_new_epoch(), saved.next_or_new_epoch()]);
+    let mut resumed = Sampler::new(100, 4, Some(5), LastBatch::Drop).unwrap();
+    resumed.resume(saved.position()).unwrap();
+    assert_eq!(sorted(resumed.chain([seen])), (0..100).collect::<Vec<_>>());
 }
 
 #[test]
 fn padded_epoch_stays_finished_for_other_batch_size() {
-    let mut before = Sampler::new(10, 4, Some(5), LastBatch::Pad).unwrap();
-    before.by_ref().for_each(drop);
-    let mut after = Sampler::new(10, 5, Some(5), LastBatch::Pad).unwrap();
-    after.resume(before.position()).unwrap();
-    assert_eq!((after.next(), after.next_or_new_epoch().len(), after.position().epoch), (None, 5, 1));
+    let mut saved = Sampler::new(10, 4, Some(5), LastBatch::Pad).unwrap();
+    saved.by_ref().for_each(drop);
+    let mut resumed = Sampler::new(10, 5, Some(5), LastBatch::Pad).unwrap();
+    resumed.resume(saved.position()).unwrap();
+    assert_eq!((resumed.next(), resumed.next_or_new_epoch().len(), resumed.position().epoch), (None, 5, 1));
 }
 
 #[test]
@@ -151,8 +151,8 @@ fn invalid_batches_are_rejected() {
     assert!(Sampler::new(5, 8, None, LastBatch::Pad).is_ok());
     let sampler = Sampler::new(50, 8, None, LastBatch::Drop).unwrap();
     assert_eq!(text(sampler.clone().with_shard(0, 3).err()), "a batch of 8 has no part 0 of 3 equal ones");
-    let outside = sampler.clone().resume(Position { epoch: 0, sample: 51 });
-    assert!(text(outside.err()).contains("belongs to other data"));
+    let result = sampler.clone().resume(Position { epoch: 0, sample: 51 });
+    assert!(text(result.err()).contains("belongs to other data"));
 }
 
 #[test]
@@ -297,13 +297,14 @@ fn folder_is_read_in_path_order_and_split() {
 #[test]
 fn linked_texts_and_capital_extensions_are_read() {
     let folder = Folder::new("links");
-    let outside = Folder::new("links-outside");
-    let link =
-        |from: &str, to: &std::path::Path| std::os::unix::fs::symlink(to, folder.0.join(from)).unwrap();
+    let target_folder = Folder::new("links-outside");
+    let link = |name: &str, target: &std::path::Path| {
+        std::os::unix::fs::symlink(target, folder.0.join(name)).unwrap()
+    };
     folder.file("a.TXT", "1");
-    link("b.txt", &outside.file("blob", "2"));
-    outside.file("more/c.txt", "3");
-    link("more", &outside.0.join("more"));
+    link("b.txt", &target_folder.file("blob", "2"));
+    target_folder.file("more/c.txt", "3");
+    link("more", &target_folder.0.join("more"));
     link("gone.txt", std::path::Path::new("/nowhere/text"));
     link("gone.png", std::path::Path::new("/nowhere/picture"));
     let text = text::read(&folder.0, &["txt".to_owned()], 0.0).unwrap();

@@ -89,7 +89,7 @@ impl Kind {
             Self::MegatronUint16 => 8,
             _ => return None,
         };
-        let sizes: Vec<usize> = (0..120).map(|at| if at % 2 == 0 { 30 } else { 70 }).collect();
+        let sizes: Vec<usize> = (0..120).map(|index| if index % 2 == 0 { 30 } else { 70 }).collect();
         assert_eq!(sizes.iter().sum::<usize>(), COUNT);
         let offsets = sizes.iter().scan(0, |end, size| {
             let start = *end;
@@ -147,19 +147,19 @@ fn tokens_of(kind: Kind) -> Vec<u32> {
 /// Damages files, and returns the largest number of tokens that may differ then: those that were
 /// overwritten.
 fn damage(files: &mut Files, kind: Kind, numbers: &mut Numbers) -> usize {
-    let (size, at) = (files.tokens.len(), numbers.below(files.tokens.len()));
+    let (size, start) = (files.tokens.len(), numbers.below(files.tokens.len()));
     let few = 1 + numbers.below(9);
     match numbers.below(if files.index.is_some() { 12 } else { 9 }) {
-        0 => files.tokens.truncate(at),
+        0 => files.tokens.truncate(start),
         1 => {
             let more = numbers.bytes(few);
             files.tokens.extend(more);
             return few;
         }
-        2 => drop(files.tokens.drain(at..(at + few).min(size))),
+        2 => drop(files.tokens.drain(start..(start + few).min(size))),
         3 => {
             let more = numbers.bytes(few);
-            files.tokens.splice(at..at, more);
+            files.tokens.splice(start..start, more);
         }
         4 => {
             let place = numbers.below(size.min(1024));
@@ -171,8 +171,8 @@ fn damage(files: &mut Files, kind: Kind, numbers: &mut Numbers) -> usize {
             return 64;
         }
         6 => {
-            let end = (at + 512).min(size);
-            files.tokens[at..end].fill(0);
+            let end = (start + 512).min(size);
+            files.tokens[start..end].fill(0);
             return 512;
         }
         7 => files.extension = ["u8", "u16", "u32", "bin", "npy", "idx"][numbers.below(6)],
@@ -273,7 +273,7 @@ fn wide_tokens_under_a_two_byte_name_are_refused() {
         }
     }
     // Few kinds of tokens in a regular order are no wide ones.
-    let words = (0..4000).flat_map(|at: u16| [at % 12, 0]).flat_map(u16::to_le_bytes).collect();
+    let words = (0..4000).flat_map(|number: u16| [number % 12, 0]).flat_map(u16::to_le_bytes).collect();
     let files = Files { tokens: words, index: None, extension: "bin" };
     assert!(files.read(folder.path(), 12).is_ok());
 }

@@ -12,12 +12,12 @@ pub trait TokenSource: Send + Sync {
     /// Returns the number of tokens.
     fn count(&self) -> usize;
 
-    /// Copies the tokens from `start` on to `into`.
+    /// Copies the tokens from `start` on to `target`.
     ///
     /// # Errors
     /// Fails if the range is not inside, the file cannot be read, or a token exceeds the
     /// vocabulary.
-    fn read(&self, start: usize, into: &mut [u32]) -> Result<()>;
+    fn read(&self, start: usize, target: &mut [u32]) -> Result<()>;
 
     /// Examines part `rank` of `ranks` parts of the tokens, so that one beyond the vocabulary is
     /// found before it is read. In a long file, only pieces all over it are examined. After each
@@ -37,10 +37,10 @@ impl TokenSource for Vec<u16> {
         self.len()
     }
 
-    fn read(&self, start: usize, into: &mut [u32]) -> Result<()> {
-        let found = self.get(start..start + into.len());
+    fn read(&self, start: usize, target: &mut [u32]) -> Result<()> {
+        let found = self.get(start..start + target.len());
         let found = found.ok_or_else(|| Error::invalid(format!("token {start} of {}", self.len())))?;
-        into.iter_mut().zip(found).for_each(|(into, &token)| *into = u32::from(token));
+        target.iter_mut().zip(found).for_each(|(token, &value)| *token = u32::from(value));
         Ok(())
     }
 }
@@ -129,9 +129,9 @@ impl TokenFile {
     }
 
     /// Decodes `bytes`, which begin with token number `start`.
-    fn decode(&self, start: usize, bytes: &[u8], into: &mut [u32]) -> Result<()> {
+    fn decode(&self, start: usize, bytes: &[u8], target: &mut [u32]) -> Result<()> {
         for (index, (token, bytes)) in
-            into.iter_mut().zip(bytes.chunks_exact(self.layout.width as usize)).enumerate()
+            target.iter_mut().zip(bytes.chunks_exact(self.layout.width as usize)).enumerate()
         {
             *token = bytes.iter().rev().fold(0, |token, &byte| token << 8 | u32::from(byte));
             if *token >= self.vocabulary {
@@ -152,14 +152,15 @@ impl TokenSource for TokenFile {
         self.layout.count
     }
 
-    fn read(&self, start: usize, into: &mut [u32]) -> Result<()> {
+    fn read(&self, start: usize, target: &mut [u32]) -> Result<()> {
         let width = self.layout.width as usize;
+        // Another process can write to a mapped file, so its bytes are copied and never borrowed.
         let mut bytes = [0; READ_TOKENS * size_of::<u32>()];
-        for (piece, into) in into.chunks_mut(READ_TOKENS).enumerate() {
-            let (start, bytes) = (start + piece * READ_TOKENS, &mut bytes[..into.len() * width]);
+        for (piece, tokens) in target.chunks_mut(READ_TOKENS).enumerate() {
+            let (start, bytes) = (start + piece * READ_TOKENS, &mut bytes[..tokens.len() * width]);
             let offset = self.layout.start + start * width;
             self.mapped.read_at(offset, bytes).map_err(|error| Error::file(&self.path, error))?;
-            self.decode(start, bytes, into)?;
+            self.decode(start, bytes, tokens)?;
         }
         Ok(())
     }

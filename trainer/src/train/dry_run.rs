@@ -194,13 +194,13 @@ fn traffic_table(traffic: &Traffic) -> String {
     let Traffic {
         forward,
         backward,
-        after_step: after,
+        after_step,
         tensor_parallel: layers,
         sequence_parallel: sequences,
         experts,
         pipeline: stages,
     } = *traffic;
-    let phases = [("forward", forward), ("backward", backward), ("after", after)];
+    let phases = [("forward", forward), ("backward", backward), ("after", after_step)];
     let sharing =
         [("in layers", layers), ("in sequences", sequences), ("to experts", experts), ("to stages", stages)];
     let rows = phases.into_iter().chain(sharing).chain([("in all", traffic.total())]);

@@ -17,16 +17,16 @@ use unisono_nn::error::{Error, Result};
 use unisono_nn::parameter::Dtype;
 use unisono_transports::text::printable;
 
-/// Writes the model of a checkpoint, or of the last of several checkpoints, to the folder `to` in
-/// Hugging Face's layout, with its tokenizer and the files of the model that the run began with.
+/// Writes the model of a checkpoint, or of the last of several checkpoints, to the folder `target`
+/// in Hugging Face's layout, with its tokenizer and the files of the model that the run began with.
 /// Runs on one rank, whatever mesh saved it. `overrides` change the saved configuration, for
 /// example the tokenizer.
 ///
 /// # Errors
 /// Fails if there is no checkpoint, its model is of none of the families, or a file cannot be
 /// written.
-pub fn export(checkpoint: &Path, to: &Path, overrides: &[String], options: FileOptions) -> Result<()> {
-    export_with_progress(checkpoint, to, overrides, options, &mut |_, _| ())
+pub fn export(checkpoint: &Path, target: &Path, overrides: &[String], options: FileOptions) -> Result<()> {
+    export_with_progress(checkpoint, target, overrides, options, &mut |_, _| ())
 }
 
 /// Writes a model as [`export`] does. Calls `progress` with the number of units that are written,
@@ -36,17 +36,17 @@ pub fn export(checkpoint: &Path, to: &Path, overrides: &[String], options: FileO
 /// Fails as [`export`] does.
 pub fn export_with_progress(
     checkpoint: &Path,
-    to: &Path,
+    target: &Path,
     overrides: &[String],
     options: FileOptions,
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<()> {
     let mut restored = Restored::load(checkpoint, overrides)?;
     let gpt = with_family(restored.model.config(), restored.files.get(MODEL_CONFIG))?;
-    write_descriptions(&restored, &gpt, to, options.dtype)?;
+    write_descriptions(&restored, &gpt, target, options.dtype)?;
     let layout = Layout::of(&gpt);
     hugging_face::save_with_progress(
-        to,
+        target,
         (layout, options),
         SavedBy::default(),
         None,
@@ -56,27 +56,27 @@ pub fn export_with_progress(
     )
 }
 
-/// Writes all files of the folder `to` except for the weights: those of the model that the run
+/// Writes all files of the folder `target` except for the weights: those of the model that the run
 /// began with, with what the run changed.
-fn write_descriptions(restored: &Restored, gpt: &GptConfig, to: &Path, dtype: Dtype) -> Result<()> {
+fn write_descriptions(restored: &Restored, gpt: &GptConfig, target: &Path, dtype: Dtype) -> Result<()> {
     let (data, files) = (&restored.config.data, &restored.files);
     let tokenizer = data.open_tokenizer()?;
     let (start, ends) = special_tokens(tokenizer.as_ref(), gpt.vocabulary);
     let known = Provenance { source: files.get(MODEL_CONFIG), start, ends: &ends, dtype };
-    let path = to.join(MODEL_CONFIG);
+    let path = target.join(MODEL_CONFIG);
     let config = hugging_face::config_text(&path, gpt, &known)?;
     let mut written: Vec<_> = files.iter().map(|(name, _)| name).chain([MODEL_CONFIG]).collect();
     if tokenizer.is_some() {
         written.push(TOKENIZER);
     }
     // A refused folder stays as it was, because nothing is written before this check.
-    hugging_face::check_folder(to, &written)?;
-    std::fs::create_dir_all(to).map_err(|error| Error::file(to, error))?;
+    hugging_face::check_folder(target, &written)?;
+    std::fs::create_dir_all(target).map_err(|error| Error::file(target, error))?;
     OutputFile::write(&path, config)?;
     for (name, bytes) in files.iter().filter(|(name, _)| *name != MODEL_CONFIG) {
-        let path = to.join(ModelFiles::path_in_folder(name));
+        let path = target.join(ModelFiles::path_in_folder(name));
         // Templates are in a folder of their own.
-        let folder = path.parent().unwrap_or(to);
+        let folder = path.parent().unwrap_or(target);
         std::fs::create_dir_all(folder).map_err(|error| Error::file(folder, error))?;
         match name {
             GENERATION_CONFIG => {
@@ -88,7 +88,7 @@ fn write_descriptions(restored: &Restored, gpt: &GptConfig, to: &Path, dtype: Dt
     }
     if tokenizer.is_some() {
         let bytes = std::fs::read(&data.tokenizer).map_err(|error| Error::file(&data.tokenizer, error))?;
-        OutputFile::write(&to.join(TOKENIZER), bytes)?;
+        OutputFile::write(&target.join(TOKENIZER), bytes)?;
     }
     Ok(())
 }
@@ -141,12 +141,12 @@ pub(super) fn check_supported(config: &Config) -> Result<()> {
 
 /// Returns a note on each part of the folder `model.from` that has no effect here.
 pub(super) fn notes(config: &Config) -> Vec<String> {
-    let from = config.model.from.as_str();
-    if from.is_empty() {
+    let source = config.model.from.as_str();
+    if source.is_empty() {
         return Vec::new();
     }
-    let notes = hugging_face::notes(Path::new(from)).into_iter();
-    notes.map(|note| printable(&format!("{from}: {note}")).into_owned()).collect()
+    let notes = hugging_face::notes(Path::new(source)).into_iter();
+    notes.map(|note| printable(&format!("{source}: {note}")).into_owned()).collect()
 }
 
 /// Returns a model with the family of its files, as [`hugging_face::with_family`] does.

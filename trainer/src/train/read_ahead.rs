@@ -121,8 +121,8 @@ mod tests {
             1 + 4 * 24
         }
 
-        fn read(&self, start: usize, into: &mut [u32]) -> Result<()> {
-            into.iter_mut().zip(start..).for_each(|(token, place)| *token = place as u32);
+        fn read(&self, start: usize, target: &mut [u32]) -> Result<()> {
+            target.iter_mut().zip(start..).for_each(|(token, place)| *token = place as u32);
             self.0.fetch_add(1, Ordering::Release);
             Ok(())
         }

@@ -17,8 +17,8 @@ pub(super) fn share(world: &Communicator, threads: usize) -> Result<f64> {
     let mut numbers = vec![0; 2 * world.size()];
     world.all_gather(&[HostId::current().0, hash_text(allowed)], &mut numbers)?;
     let places: Vec<_> = numbers.chunks_exact(2).collect();
-    let beside = places.iter().filter(|&place| *place == places[world.rank()]).count();
-    Ok(share_of(cores, beside, threads))
+    let ranks = places.iter().filter(|&place| *place == places[world.rank()]).count();
+    Ok(share_of(cores, ranks, threads))
 }
 
 /// Returns the share of `ranks` ranks with `threads` threads each on the same `cores` cores. A

@@ -48,8 +48,8 @@ struct Outcome {
 
 /// Returns sample `sample` of step `step`.
 fn tokens(step: u64, sample: usize) -> Vec<u32> {
-    let token = |at: usize| {
-        let hash = (step * 1009 + sample as u64 * 31 + at as u64 / 2).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let token = |index: usize| {
+        let hash = (step * 1009 + sample as u64 * 31 + index as u64 / 2).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         ((hash >> 33) % VOCABULARY as u64) as u32
     };
     (0..=SEQUENCE).map(token).collect()
@@ -109,15 +109,15 @@ fn train(world: &Communicator, setup: Setup, config: &GptConfig, steps: u64) -> 
 fn run(setup: Setup, config: &GptConfig, steps: u64) -> Outcome {
     let options = Config::default().with_reduction_order(ReductionOrder::RankOrder);
     let worlds = Communicator::builder().config(&options).local(setup.tensor * setup.data).unwrap();
-    let mut all: Vec<Outcome> = std::thread::scope(|scope| {
+    let mut outcomes: Vec<Outcome> = std::thread::scope(|scope| {
         let threads: Vec<_> = worlds
             .into_iter()
             .map(|world| scope.spawn(move || train(&world, setup, config, steps)))
             .collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
-    let mut first = all.remove(0);
-    for other in all {
+    let mut first = outcomes.remove(0);
+    for other in outcomes {
         assert_eq!((&first.losses, &first.norms), (&other.losses, &other.norms), "ranks differ: {setup:?}");
         first.weights.extend(other.weights);
     }
@@ -125,13 +125,17 @@ fn run(setup: Setup, config: &GptConfig, steps: u64) -> Outcome {
 }
 
 fn assert_near(setup: Setup, found: &Outcome, reference: &Outcome) {
-    let close =
-        |one: f64, other: f64, tolerance: f64| (one - other).abs() <= tolerance * other.abs().max(1e-3);
+    let close = |value: f64, expected: f64, tolerance: f64| {
+        (value - expected).abs() <= tolerance * expected.abs().max(1e-3)
+    };
     for (what, found, reference) in
         [("loss", &found.losses, &reference.losses), ("norm", &found.norms, &reference.norms)]
     {
-        for (step, (&one, &other)) in found.iter().zip(reference).enumerate() {
-            assert!(close(one, other, 1e-5), "{setup:?}: {what} of step {step} is {one}, not {other}");
+        for (step, (&value, &expected)) in found.iter().zip(reference).enumerate() {
+            assert!(
+                close(value, expected, 1e-5),
+                "{setup:?}: {what} of step {step} is {value}, not {expected}"
+            );
         }
     }
     assert_eq!(found.weights.len(), reference.weights.len(), "{setup:?}");
@@ -179,10 +183,11 @@ fn meshes_match_one_rank() {
 #[test]
 fn strategies_are_bitwise_equal_with_tensor_parallel() {
     let config = &configs()[0];
-    let of = |kind| run(Setup { tensor: 2, data: 2, sequence: true, kind, accumulation: 1 }, config, 5);
-    let reference = of(ParallelKind::Replicated);
+    let outcome_of =
+        |kind| run(Setup { tensor: 2, data: 2, sequence: true, kind, accumulation: 1 }, config, 5);
+    let reference = outcome_of(ParallelKind::Replicated);
     for kind in [ParallelKind::Zero1, ParallelKind::Zero2, ParallelKind::Zero3] {
-        let found = of(kind);
+        let found = outcome_of(kind);
         assert_eq!((&found.losses, &found.norms), (&reference.losses, &reference.norms), "{kind:?}");
         assert!(found.weights == reference.weights, "{kind:?}");
     }

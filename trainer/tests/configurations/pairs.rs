@@ -124,9 +124,9 @@ fn words(keys: &BTreeMap<&str, &str>) -> String {
 
 /// Runs a pair, and compares its losses and norms with those of one rank in `references`.
 fn outcome((row, column): Pair, references: &mut BTreeMap<String, Found>) -> Outcome {
-    let (one, other) = (&FEATURES[row], &FEATURES[column]);
-    let layout = merged([one, other], |feature| feature.layout);
-    let result = merged([one, other], |feature| feature.result);
+    let (first, second) = (&FEATURES[row], &FEATURES[column]);
+    let layout = merged([first, second], |feature| feature.layout);
+    let result = merged([first, second], |feature| feature.result);
     let (Some(layout), Some(result)) = (layout, result) else { return Outcome::Alternatives };
     let degree = |key: &str| layout.get(key).map_or(1, |value| value.parse::<usize>().expect("a degree"));
     let ranks: usize = BATCH_RANKS
@@ -158,9 +158,9 @@ fn outcome((row, column): Pair, references: &mut BTreeMap<String, Found>) -> Out
 }
 
 fn assert_near(name: &str, found: &Found, reference: &Found) {
-    let numbers = |one: &Found| [&one.losses[..], &one.norms[..]].concat();
-    for (one, other) in numbers(found).into_iter().zip(numbers(reference)) {
-        assert!((one / other - 1.0).abs() < 1e-4, "{name}: {found:?}, not {reference:?}");
+    let numbers = |run: &Found| [&run.losses[..], &run.norms[..]].concat();
+    for (left, right) in numbers(found).into_iter().zip(numbers(reference)) {
+        assert!((left / right - 1.0).abs() < 1e-4, "{name}: {found:?}, not {reference:?}");
     }
 }
 
@@ -197,19 +197,19 @@ fn page(outcomes: &BTreeMap<Pair, Outcome>) -> String {
             None | Some(Outcome::Alternatives) => "",
             Some(Outcome::Works) => "+",
             Some(Outcome::Refused(reason)) => {
-                let at = reasons.iter().position(|known| *known == reason).unwrap_or_else(|| {
+                let index = reasons.iter().position(|known| *known == reason).unwrap_or_else(|| {
                     reasons.push(reason);
                     reasons.len() - 1
                 });
-                &LETTERS[at..=at]
+                &LETTERS[index..=index]
             }
         };
         let cells: Vec<&str> = (0..FEATURES.len()).map(cell).collect();
         writeln!(text, "| {} | {} | {} |", row + 1, feature.name, cells.join(" | ")).expect("a string");
     }
     text.push_str("\nRefused:\n\n");
-    for (at, reason) in reasons.iter().enumerate() {
-        writeln!(text, "- {}: `{reason}`", &LETTERS[at..=at]).expect("a string");
+    for (index, reason) in reasons.iter().enumerate() {
+        writeln!(text, "- {}: `{reason}`", &LETTERS[index..=index]).expect("a string");
     }
     text
 }

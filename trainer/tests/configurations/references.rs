@@ -176,15 +176,15 @@ fn assert_like(name: &str, found: &Found, baseline: &Found, like: Tolerance) {
     if like == Exact {
         assert!(found == baseline, "{name}: {found:?}, not {baseline:?}");
     }
-    let close = |what: &str, one: f64, other: f64| {
-        assert!((one / other - 1.0).abs() < 1e-5, "{name}: {what} {one}, not {other}");
+    let close = |what: &str, value: f64, expected: f64| {
+        assert!((value / expected - 1.0).abs() < 1e-5, "{name}: {what} {value}, not {expected}");
     };
-    found.losses.iter().zip(&baseline.losses).for_each(|(&one, &other)| close("loss", one, other));
-    found.norms.iter().zip(&baseline.norms).for_each(|(&one, &other)| close("norm", one, other));
+    found.losses.iter().zip(&baseline.losses).for_each(|(&value, &expected)| close("loss", value, expected));
+    found.norms.iter().zip(&baseline.norms).for_each(|(&value, &expected)| close("norm", value, expected));
     close("validation", found.validation.expect("one"), baseline.validation.expect("one"));
     let lengths = |found: &Found| (found.losses.len(), found.norms.len(), found.weights.len());
     assert_eq!(lengths(found), lengths(baseline), "{name}");
-    let apart = found.weights.iter().zip(&baseline.weights).map(|(one, other)| (one - other).abs());
+    let apart = found.weights.iter().zip(&baseline.weights).map(|(left, right)| (left - right).abs());
     let most = apart.fold(0.0, f32::max);
     assert!(most < 1e-4, "{name}: weights are up to {most} apart");
 }
@@ -199,12 +199,13 @@ const OPTIMIZERS: [&str; 2] = [
 /// Compares every configuration with its baseline, all with `changes`.
 fn assert_all(references: &[Reference], changes: &str) {
     for optimizer in OPTIMIZERS {
-        let run =
-            |&(name, ranks, own, ..): &Reference| (name, run(ranks, &format!("{changes} {optimizer} {own}")));
-        let all: BTreeMap<&str, Found> = references.iter().map(run).collect();
-        assert!(all.values().all(|found| found.losses[3] < found.losses[0]), "losses fall");
+        let run = |&(name, ranks, layout, ..): &Reference| {
+            (name, run(ranks, &format!("{changes} {optimizer} {layout}")))
+        };
+        let found_by_name: BTreeMap<&str, Found> = references.iter().map(run).collect();
+        assert!(found_by_name.values().all(|found| found.losses[3] < found.losses[0]), "losses fall");
         for (name, _, _, baseline, like) in references {
-            assert_like(name, &all[name], &all[baseline], *like);
+            assert_like(name, &found_by_name[name], &found_by_name[baseline], *like);
         }
     }
 }
@@ -221,14 +222,14 @@ fn pipeline_configurations_match_baselines() {
 
 #[test]
 fn pipelines_of_three_and_four_ranks_match_one() {
-    let of = |ranks: usize, schedule: &'static str| {
+    let found_for = |ranks: usize, schedule: &'static str| {
         let changes = format!("mesh.pipeline={ranks} pipeline.schedule={schedule} model.dropout=0.1");
         run(ranks, &format!("model.layers=8 data.micro_batch=2 {changes}"))
     };
-    let one = of(1, "1f1b");
+    let single_rank = found_for(1, "1f1b");
     for (ranks, schedule) in
         [(3, "1f1b"), (4, "gpipe"), (4, "1f1b"), (4, "interleaved"), (3, "zb-h1"), (4, "zb-v")]
     {
-        assert_like(&format!("{schedule} on {ranks}"), &of(ranks, schedule), &one, Near);
+        assert_like(&format!("{schedule} on {ranks}"), &found_for(ranks, schedule), &single_rank, Near);
     }
 }

@@ -50,8 +50,8 @@ impl Draw {
 
     /// Returns a divisor of `number`.
     fn divisor(&mut self, number: usize) -> usize {
-        let all: Vec<usize> = (1..=number).filter(|divisor| number.is_multiple_of(*divisor)).collect();
-        all[self.below(all.len())]
+        let divisors: Vec<usize> = (1..=number).filter(|divisor| number.is_multiple_of(*divisor)).collect();
+        divisors[self.below(divisors.len())]
     }
 }
 
@@ -180,10 +180,11 @@ fn draw_legal(random: &mut Draw) -> Sample {
 
 /// Returns the largest relative difference of losses and norms.
 fn difference(found: &Found, reference: &Found) -> f64 {
-    let pairs = |one: &Found| [&one.losses[..], &one.norms[..]].concat();
+    let pairs = |outcome: &Found| [&outcome.losses[..], &outcome.norms[..]].concat();
     assert_eq!(pairs(found).len(), pairs(reference).len());
-    let apart = pairs(found).into_iter().zip(pairs(reference)).map(|(one, other)| (one / other - 1.0).abs());
-    apart.fold(0.0, |most, one| if one.is_nan() { f64::INFINITY } else { most.max(one) })
+    let apart =
+        pairs(found).into_iter().zip(pairs(reference)).map(|(left, right)| (left / right - 1.0).abs());
+    apart.fold(0.0, |most, distance| if distance.is_nan() { f64::INFINITY } else { most.max(distance) })
 }
 
 const TOLERANCE: f64 = 1e-5;

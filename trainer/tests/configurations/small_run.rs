@@ -29,14 +29,14 @@ const SMALL: &str = "model.layers=2 model.width=24 model.heads=4 model.context=1
 /// `changes`. `FOLDER` in a change is the folder.
 pub(crate) fn config(folder: &Path, changes: &str) -> Result<Config> {
     let place = folder.display();
-    let own = [
+    let paths = [
         format!("data.path={place}"),
         format!("checkpoint.folder={place}/checkpoints"),
         format!("log.file={place}/log.jsonl"),
     ];
     let words = SMALL.split_whitespace().chain(changes.split_whitespace());
     let words = words.map(|word| word.replace("FOLDER", &place.to_string()));
-    Config::load(None, &own.into_iter().chain(words).collect::<Vec<_>>())
+    Config::load(None, &paths.into_iter().chain(words).collect::<Vec<_>>())
 }
 
 /// Trains on `ranks` threads in a new folder, and returns what was found but no weights.

@@ -111,15 +111,15 @@ fn on_two(rank: impl Fn(&Communicator) -> Run + Sync) -> Run {
         let ranks: Vec<_> = groups.iter().map(|group| scope.spawn(|| rank(group))).collect();
         ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
     });
-    let [mut one, other] = <[Run; 2]>::try_from(runs).unwrap_or_else(|_| panic!("two"));
-    assert_eq!((&one.losses, &one.norms), (&other.losses, &other.norms));
-    for (values, others) in one.weights.values_mut().zip(other.weights.into_values()) {
+    let [mut first, second] = <[Run; 2]>::try_from(runs).unwrap_or_else(|_| panic!("two"));
+    assert_eq!((&first.losses, &first.norms), (&second.losses, &second.norms));
+    for (values, others) in first.weights.values_mut().zip(second.weights.into_values()) {
         for (value, other) in values.iter_mut().zip(others) {
             assert!(value.is_nan() || other.is_nan() || *value == other, "copies are equal");
             *value = if value.is_nan() { other } else { *value };
         }
     }
-    one
+    first
 }
 
 /// Compares runs of all models with this optimizer's reference.

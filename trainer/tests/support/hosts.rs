@@ -57,9 +57,9 @@ impl Network {
         }
         for fabric in &mut fabrics {
             fabric.window = None;
-            let own = hosts[fabric.rank];
+            let rank_host = hosts[fabric.rank];
             for (link, &host) in fabric.links.iter_mut().zip(hosts) {
-                if host != own {
+                if host != rank_host {
                     *link = link.take().map(|link| {
                         slow_link::slow_link(link, self.geometry.lanes, self.link.alpha, 1.0 / self.link.beta)
                     });

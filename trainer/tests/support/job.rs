@@ -66,12 +66,12 @@ pub(crate) fn small(folder: &Path) -> Vec<String> {
     std::fs::write(folder.join("text.txt"), text).expect("a text");
     let fixed = ["model.layers=1", "model.width=32", "model.heads=2", "model.context=16", "sample.tokens=0"];
     let run = ["data.global_batch=4", "data.micro_batch=1", "schedule.warmup=2", "checkpoint.every=1"];
-    let own = [
+    let varying = [
         format!("data.path={}", folder.display()),
         format!("checkpoint.folder={}", folder.join("checkpoints").display()),
         format!("schedule.steps={STEPS}"),
     ];
-    fixed.into_iter().chain(run).map(str::to_owned).chain(own).collect()
+    fixed.into_iter().chain(run).map(str::to_owned).chain(varying).collect()
 }
 
 /// Returns the line about the weights in rank 0's output.

@@ -47,9 +47,9 @@ pub(crate) fn candidate(
     here: &Hardware,
 ) -> Candidate {
     let data = RANKS / tensor / pipeline;
-    let whole = ParallelConfig::replicated(data);
+    let replicated = ParallelConfig::replicated(data);
     let parallel =
-        ParallelConfig { kind, tensor, pipeline, context, activation_checkpointing: again, ..whole };
+        ParallelConfig { kind, tensor, pipeline, context, activation_checkpointing: again, ..replicated };
     let shape = ModelShape::from_config(config).unwrap();
     let estimate = Estimate { shape: &shape, hardware: here, parallel };
     let (micro_batch, accumulation) = (1, 16 * context / data);

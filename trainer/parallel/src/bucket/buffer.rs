@@ -179,44 +179,51 @@ impl FlatBuffer {
         Ok(result)
     }
 
-    /// Copies `range` to `into` as 32-bit floats.
+    /// Copies `range` to `values` as 32-bit floats.
     ///
     /// # Errors
     /// Fails as [`FlatBuffer::zero`] does.
-    pub fn widen(&self, range: Range<usize>, into: &mut [f32]) -> Result<()> {
+    pub fn widen(&self, range: Range<usize>, values: &mut [f32]) -> Result<()> {
         match self {
-            FlatBuffer::F32(slice) => into.copy_from_slice(&slice[range]),
-            FlatBuffer::Bf16(slice) => widen(into, &slice[range]),
-            FlatBuffer::Device(there) => there.read(range, into)?,
+            FlatBuffer::F32(slice) => values.copy_from_slice(&slice[range]),
+            FlatBuffer::Bf16(slice) => widen(values, &slice[range]),
+            FlatBuffer::Device(there) => there.read(range, values)?,
         }
         Ok(())
     }
 
-    /// Copies `from` to `range`, rounded to nearest, ties to even.
+    /// Copies `values` to `range`, rounded to nearest, ties to even.
     ///
     /// # Errors
     /// Fails as [`FlatBuffer::zero`] does.
-    pub fn narrow(&mut self, range: Range<usize>, from: &[f32]) -> Result<()> {
+    pub fn narrow(&mut self, range: Range<usize>, values: &[f32]) -> Result<()> {
         match self {
-            FlatBuffer::F32(slice) => slice[range].copy_from_slice(from),
-            FlatBuffer::Bf16(slice) => narrow(&mut slice[range], from),
-            FlatBuffer::Device(there) => there.write(range, from)?,
+            FlatBuffer::F32(slice) => slice[range].copy_from_slice(values),
+            FlatBuffer::Bf16(slice) => narrow(&mut slice[range], values),
+            FlatBuffer::Device(there) => there.write(range, values)?,
         }
         Ok(())
     }
 
-    /// Copies the range `source` of `from` to `range`, converted to this type. Both buffers must be
+    /// Copies `source_range` of `source` to `range`, converted to this type. Both buffers must be
     /// in the same memory.
     ///
     /// # Errors
     /// Fails as [`FlatBuffer::zero`] does.
-    pub fn copy_range(&mut self, range: Range<usize>, from: &Self, source: Range<usize>) -> Result<()> {
-        match (self, from) {
-            (FlatBuffer::Device(there), FlatBuffer::Device(from)) => there.copy_range(range, from, source),
-            (FlatBuffer::F32(into), from) => from.widen(source, &mut into[range]),
-            (into, FlatBuffer::F32(from)) => into.narrow(range, &from[source]),
-            (FlatBuffer::Bf16(into), FlatBuffer::Bf16(from)) => {
-                into[range].copy_from_slice(&from[source]);
+    pub fn copy_range(
+        &mut self,
+        range: Range<usize>,
+        source: &Self,
+        source_range: Range<usize>,
+    ) -> Result<()> {
+        match (self, source) {
+            (FlatBuffer::Device(there), FlatBuffer::Device(source)) => {
+                there.copy_range(range, source, source_range)
+            }
+            (FlatBuffer::F32(target), source) => source.widen(source_range, &mut target[range]),
+            (target, FlatBuffer::F32(source)) => target.narrow(range, &source[source_range]),
+            (FlatBuffer::Bf16(target), FlatBuffer::Bf16(source)) => {
+                target[range].copy_from_slice(&source[source_range]);
                 Ok(())
             }
             _ => unreachable!("flat memory of one rank lies at one place"),

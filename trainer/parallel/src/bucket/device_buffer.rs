@@ -78,10 +78,10 @@ impl DeviceBuffer {
         &self.lane
     }
 
-    /// Moves the buffer to `lane`, whose work waits for `behind`.
-    pub(crate) fn move_to_lane(&mut self, lane: &Arc<Compute>, behind: &Event) -> Result<()> {
+    /// Moves the buffer to `lane`, whose work waits for `event`.
+    pub(crate) fn move_to_lane(&mut self, lane: &Arc<Compute>, event: &Event) -> Result<()> {
         // The stream waits, and not the host, which can enqueue more work meanwhile.
-        lane.stream().wait(behind)?;
+        lane.stream().wait(event)?;
         self.lane = Arc::clone(lane);
         Ok(())
     }
@@ -107,47 +107,47 @@ impl DeviceBuffer {
     }
 
     /// Copies `range` to the host as 32-bit floats, and waits for the copy.
-    pub(super) fn read(&self, range: Range<usize>, into: &mut [f32]) -> Result<()> {
+    pub(super) fn read(&self, range: Range<usize>, values: &mut [f32]) -> Result<()> {
         match &self.data {
-            DeviceData::F32(buffer) => buffer.view(range).read(self.lane.stream(), into)?,
-            DeviceData::Bf16(buffer) => widen(into, &buffer.view(range).to_vec(self.lane.stream())?),
+            DeviceData::F32(buffer) => buffer.view(range).read(self.lane.stream(), values)?,
+            DeviceData::Bf16(buffer) => widen(values, &buffer.view(range).to_vec(self.lane.stream())?),
         }
         Ok(())
     }
 
     /// Copies host elements to `range`, rounded to nearest, ties to even. Waits for the copy.
-    pub(super) fn write(&mut self, range: Range<usize>, from: &[f32]) -> Result<()> {
+    pub(super) fn write(&mut self, range: Range<usize>, values: &[f32]) -> Result<()> {
         match &mut self.data {
-            DeviceData::F32(buffer) => buffer.view_mut(range).write(self.lane.stream(), from)?,
+            DeviceData::F32(buffer) => buffer.view_mut(range).write(self.lane.stream(), values)?,
             DeviceData::Bf16(buffer) => {
-                let mut halves = vec![bf16::ZERO; from.len()];
-                narrow(&mut halves, from);
+                let mut halves = vec![bf16::ZERO; values.len()];
+                narrow(&mut halves, values);
                 buffer.view_mut(range).write(self.lane.stream(), &halves)?;
             }
         }
         Ok(())
     }
 
-    /// Copies the range `source` of `from` to `range`, converted to this type.
+    /// Copies `source_range` of `source` to `range`, converted to this type.
     pub(super) fn copy_range(
         &mut self,
         range: Range<usize>,
-        from: &Self,
-        source: Range<usize>,
+        source: &Self,
+        source_range: Range<usize>,
     ) -> Result<()> {
         let lane = &self.lane;
-        match (&mut self.data, &from.data) {
-            (DeviceData::F32(into), DeviceData::F32(from)) => {
-                lane.copy(into.view_mut(range), from.view(source))?
+        match (&mut self.data, &source.data) {
+            (DeviceData::F32(target), DeviceData::F32(source)) => {
+                lane.copy(target.view_mut(range), source.view(source_range))?
             }
-            (DeviceData::Bf16(into), DeviceData::Bf16(from)) => {
-                lane.copy(into.view_mut(range), from.view(source))?
+            (DeviceData::Bf16(target), DeviceData::Bf16(source)) => {
+                lane.copy(target.view_mut(range), source.view(source_range))?
             }
-            (DeviceData::F32(into), DeviceData::Bf16(from)) => {
-                lane.widen(into.view_mut(range), from.view(source))?
+            (DeviceData::F32(target), DeviceData::Bf16(source)) => {
+                lane.widen(target.view_mut(range), source.view(source_range))?
             }
-            (DeviceData::Bf16(into), DeviceData::F32(from)) => {
-                lane.narrow(into.view_mut(range), from.view(source))?
+            (DeviceData::Bf16(target), DeviceData::F32(source)) => {
+                lane.narrow(target.view_mut(range), source.view(source_range))?
             }
         }
         Ok(())

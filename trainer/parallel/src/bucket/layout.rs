@@ -50,8 +50,8 @@ impl Bucket {
     ) -> impl Iterator<Item = (ParameterId, Range<usize>, Range<usize>)> + '_ {
         self.entries.iter().filter_map(move |piece| {
             let (start, end) = (range.start.max(piece.range.start), range.end.min(piece.range.end));
-            let from = |at: usize| at - piece.range.start;
-            (start < end).then(|| (piece.parameter, from(start)..from(end), start..end))
+            let offset = |element: usize| element - piece.range.start;
+            (start < end).then(|| (piece.parameter, offset(start)..offset(end), start..end))
         })
     }
 }

@@ -208,8 +208,8 @@ fn f32_weights_and_gradients_are_views_of_their_bucket() {
     for (id, found) in (0..inventory.parameters.len()).map(ParameterId).zip(&seen) {
         let (bucket, range) = layout.location(id);
         assert_eq!(bucket, BucketId(0), "one bucket has all");
-        let at = |index: usize| index + 4 * range.start;
-        assert_eq!(*found, [at(weights), at(start)], "{}", inventory[id].name);
+        let address = |base: usize| base + 4 * range.start;
+        assert_eq!(*found, [address(weights), address(start)], "{}", inventory[id].name);
         assert!(gradients.as_f32().unwrap()[range].iter().all(|sum| *sum == 1.0), "what the module added");
     }
     // A collective returns the buffer, and modules add to the same places again.
@@ -227,10 +227,10 @@ fn bf16_parameters_are_copied_once_for_each_use() {
     store.widen_unit(UnitId(0)).unwrap();
     store.drop_widened(UnitId(0));
     assert_eq!(store.copies(), 2, "forward: one for each weight");
-    let before = store.copies();
+    let copies_before = store.copies();
     pass_over(&mut store, 1.0);
     // Weights once, and gradients once to 32 bits and once back.
-    assert_eq!(store.copies() - before, 3 * parameters);
+    assert_eq!(store.copies() - copies_before, 3 * parameters);
     assert_eq!(memory.usage(AllocClass::Buffers).current, 0);
 }
 

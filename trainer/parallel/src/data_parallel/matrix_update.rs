@@ -235,21 +235,27 @@ impl MatrixBlock {
         Self { from: self.to, to: self.from, ..self }
     }
 
-    /// Copies the block from `from` to its position in `into`.
-    fn copy(&self, memory: &Allocator, from: BufferSlice<&FlatBuffer>, into: &mut FlatBuffer) -> Result<()> {
+    /// Copies the block from `source` to its position in `target`.
+    fn copy(
+        &self,
+        memory: &Allocator,
+        source: BufferSlice<&FlatBuffer>,
+        target: &mut FlatBuffer,
+    ) -> Result<()> {
         let MatrixBlock { from: [start, stride], to: [place, step], dims: [rows, columns] } = *self;
-        let first = from.range.start + start;
+        let first = source.range.start + start;
         if let Some(lane) = memory.lane() {
+            // A lane copies only between a strided and a dense layout, so a block takes two copies.
             let mut dense = lane.stream().alloc_uninit(rows * columns)?;
-            let from = BufferSlice { buffer: from.buffer, range: first..from.range.end }.device_view();
-            lane.pack(dense.view_mut(..), from, &self.dims, &[stride, 1])?;
-            let end = into.len();
-            let into = BufferSlice { buffer: into, range: place..end }.device_view_mut();
-            return Ok(lane.unpack(into, dense.view(..), &self.dims, &[step, 1])?);
+            let source = BufferSlice { buffer: source.buffer, range: first..source.range.end }.device_view();
+            lane.pack(dense.view_mut(..), source, &self.dims, &[stride, 1])?;
+            let end = target.len();
+            let target = BufferSlice { buffer: target, range: place..end }.device_view_mut();
+            return Ok(lane.unpack(target, dense.view(..), &self.dims, &[step, 1])?);
         }
         for row in 0..rows {
             let (from_row, to_row) = (first + row * stride, place + row * step);
-            into.copy_range(to_row..to_row + columns, from.buffer, from_row..from_row + columns)?;
+            target.copy_range(to_row..to_row + columns, source.buffer, from_row..from_row + columns)?;
         }
         Ok(())
     }

@@ -135,7 +135,7 @@ mod tests {
         let mut offload = OffloadFile::new(&state_folder, &memory).unwrap();
         let make = |dtype, count: usize, first: f32| {
             let mut numbers = FlatBuffer::new(&memory, AllocClass::Optimizer, dtype, count).unwrap();
-            let values: Vec<_> = (0..count).map(|at| first + (at % 200) as f32).collect();
+            let values: Vec<_> = (0..count).map(|index| first + (index % 200) as f32).collect();
             numbers.narrow(0..count, &values).unwrap();
             numbers
         };

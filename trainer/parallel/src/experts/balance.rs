@@ -18,6 +18,17 @@ pub(super) struct BalanceLoss {
     pub(super) value: f32,
 }
 
+/// Place of a token among the rows of a pass.
+#[derive(Clone, Copy)]
+pub(super) struct TokenRow {
+    /// Row of the token.
+    pub(super) row: usize,
+    /// Rows of all sequences.
+    pub(super) rows: usize,
+    /// Rows of each sequence on this rank.
+    pub(super) length: usize,
+}
+
 impl BalanceLoss {
     /// Computes the loss from the scores and choices of this rank's tokens. Ranks that share
     /// sequences add up theirs.
@@ -52,27 +63,26 @@ impl BalanceLoss {
         Ok(Self { loads, value: (total / sequences as f64) as f32 })
     }
 
-    /// Adds `slope` times the gradient of the loss to that of a token's scores. The token is in row
-    /// `row` of `rows`, of sequences with `length` rows.
+    /// Adds `slope` times the gradient of the loss to `gradient`, that of the scores of `token`.
     ///
     /// On one of several ranks that share a sequence, it is the gradient of the sum of their
     /// losses: see [`Pass::set_sequence_group`].
     pub(super) fn add_gradient(
         &self,
         experts: &Experts,
-        [row, rows, length]: [usize; 3],
+        token: TokenRow,
         slope: f32,
         scores: &[f32],
-        into: &mut [f32],
+        gradient: &mut [f32],
     ) {
-        let loads = &self.loads[row / length * experts.count..][..experts.count];
-        let slope = slope / rows as f32;
+        let loads = &self.loads[token.row / token.length * experts.count..][..experts.count];
+        let slope = slope / token.rows as f32;
         let factor = probability_factor(experts.score, scores);
         let mean = match experts.score {
             RouterScore::Softmax => 0.0,
             RouterScore::Sigmoid => loads.iter().zip(scores).map(|(load, score)| load * score * factor).sum(),
         };
-        into.iter_mut().zip(loads).for_each(|(into, load)| *into += slope * factor * (load - mean));
+        gradient.iter_mut().zip(loads).for_each(|(sum, load)| *sum += slope * factor * (load - mean));
     }
 }
 

@@ -48,7 +48,8 @@ impl Transfer {
 fn check_announced_rows(
     group: &Communicator,
     received: &[u64],
-    (own_experts, choices): (usize, usize),
+    own_experts: usize,
+    choices: usize,
 ) -> Result<()> {
     let Some((rank, rows)) = impossible_rows(received, own_experts, choices) else { return Ok(()) };
     let what = format!(
@@ -117,7 +118,7 @@ impl Dispatch {
         if let Some(group) = group {
             // Routing decides how many rows travel, so a rank cannot know what it will receive.
             pass.timed_wait("numbers of tokens of experts", || group.all_to_all(&counts, &mut received))?;
-            check_announced_rows(group, &received, (own_experts, routing.chosen.len()))?;
+            check_announced_rows(group, &received, own_experts, routing.chosen.len())?;
         }
         let sent = counts.chunks_exact(own_experts).map(|of_rank| of_rank.iter().sum::<u64>() as usize);
         Ok(Self {
@@ -142,10 +143,12 @@ impl Dispatch {
         let mut packed = pass.tensor(self.sent.iter().sum(), rows.columns());
         for (choice, place) in self.places.iter().enumerate() {
             let Some(place) = *place else { continue };
-            let (from, to) = (rows.row(choice / self.per_token), packed.row_mut(place as usize));
+            let (source, target) = (rows.row(choice / self.per_token), packed.row_mut(place as usize));
             match weights.map(|weights| weights.data()[choice]) {
-                Some(weight) => to.iter_mut().zip(from).for_each(|(to, from)| *to = weight * from),
-                None => to.copy_from_slice(from),
+                Some(weight) => {
+                    target.iter_mut().zip(source).for_each(|(product, value)| *product = weight * value)
+                }
+                None => target.copy_from_slice(source),
             }
         }
         self.exchange(pass, packed, &self.sent, &self.rows_of_ranks())
@@ -154,12 +157,12 @@ impl Dispatch {
     /// Returns the rows of this rank's experts, sorted by expert, then by rank and token.
     pub(super) fn receive(&self, pass: &Pass<'_>, transfer: Transfer) -> Result<Tensor> {
         let arrived = transfer.wait(pass, "rows for experts")?;
-        Ok(self.regroup(pass, arrived, |(from, to)| (from, to)))
+        Ok(self.regroup(pass, arrived, |by_rank, by_expert| (by_rank, by_expert)))
     }
 
     /// Starts sending the results of this rank's experts back to the ranks of their tokens.
     pub(super) fn send_back(&self, pass: &Pass<'_>, results: Tensor) -> Transfer {
-        let packed = self.regroup(pass, results, |(from, to)| (to, from));
+        let packed = self.regroup(pass, results, |by_rank, by_expert| (by_expert, by_rank));
         self.exchange(pass, packed, &self.rows_of_ranks(), &self.sent)
     }
 
@@ -176,7 +179,7 @@ impl Dispatch {
             // them. So the bits of a sum do not depend on the division of experts.
             let weight = weights.map_or(1.0, |weights| weights.data()[choice]);
             let row = output.row_mut(choice / self.per_token).iter_mut();
-            row.zip(results.row(place as usize)).for_each(|(to, from)| *to += weight * from);
+            row.zip(results.row(place as usize)).for_each(|(sum, value)| *sum += weight * value);
         }
     }
 
@@ -217,7 +220,7 @@ impl Dispatch {
         &self,
         pass: &Pass<'_>,
         rows: Tensor,
-        way: impl Fn((Range<usize>, Range<usize>)) -> (Range<usize>, Range<usize>),
+        way: impl Fn(Range<usize>, Range<usize>) -> (Range<usize>, Range<usize>),
     ) -> Tensor {
         let ranks = self.received.len() / self.own_experts;
         // With one rank or one expert, both orders are the same.
@@ -230,10 +233,10 @@ impl Dispatch {
         let elements = |range: Range<usize>| range.start * rows.columns()..range.end * rows.columns();
         let mut end = 0;
         for (expert, rank) in by_expert {
-            let source = sources[rank * self.own_experts + expert].clone();
-            let (from, into) = way((source.clone(), end..end + source.len()));
-            sorted.data_mut()[elements(into)].copy_from_slice(&rows.data()[elements(from)]);
-            end += source.len();
+            let range = sources[rank * self.own_experts + expert].clone();
+            let (source, target) = way(range.clone(), end..end + range.len());
+            sorted.data_mut()[elements(target)].copy_from_slice(&rows.data()[elements(source)]);
+            end += range.len();
         }
         sorted
     }
@@ -249,9 +252,9 @@ mod tests {
         for rows in [[1, u64::MAX], [2, 10]] {
             let errors = run_ranks(2, |group| match group.rank() {
                 0 => {
-                    check_announced_rows(&group, &[5, 6, 11, 0], (2, 11)).unwrap();
+                    check_announced_rows(&group, &[5, 6, 11, 0], 2, 11).unwrap();
                     let received = [5, 6, rows[0], rows[1]];
-                    check_announced_rows(&group, &received, (2, 11)).unwrap_err().to_string()
+                    check_announced_rows(&group, &received, 2, 11).unwrap_err().to_string()
                 }
                 _ => group.barrier().unwrap_err().to_string(),
             });

@@ -143,21 +143,21 @@ impl GroupedExperts {
         pass: &Pass<'_>,
         which: usize,
         counts: &[usize],
-        from: &Tensor,
-        into: &mut Tensor,
+        input: &Tensor,
+        output: &mut Tensor,
         transposed: bool,
     ) -> Result<()> {
-        let [inputs, outputs] = [from.columns(), into.columns()];
+        let [inputs, outputs] = [input.columns(), output.columns()];
         for (rows, weights) in row_ranges(counts).into_iter().zip(&self.weights) {
             let weight = pass.weights_view(weights[which])?;
             let matrix = match transposed {
                 true => Mat::new(weight.values(), outputs, inputs).t(),
                 false => Mat::new(weight.values(), inputs, outputs),
             };
-            let output_rows = &mut into.data_mut()[rows.start * outputs..rows.end * outputs];
-            let to = Mat::new(ValuesMut::Host(output_rows), rows.len(), outputs);
-            let part = from.values().slice(rows.start * inputs..rows.end * inputs);
-            pass.ops().matmul(to, 0.0, 1.0, Mat::new(part, rows.len(), inputs), matrix)?;
+            let output_rows = &mut output.data_mut()[rows.start * outputs..rows.end * outputs];
+            let target = Mat::new(ValuesMut::Host(output_rows), rows.len(), outputs);
+            let part = input.values().slice(rows.start * inputs..rows.end * inputs);
+            pass.ops().matmul(target, 0.0, 1.0, Mat::new(part, rows.len(), inputs), matrix)?;
         }
         Ok(())
     }
@@ -178,10 +178,10 @@ impl GroupedExperts {
             let part = |columns: usize| rows.start * columns..rows.end * columns;
             let slope = of_output.values().slice(part(outputs));
             let input = input.values().slice(part(inputs));
-            pass.accumulate(weights[which], |ops, into| {
+            pass.accumulate(weights[which], |ops, gradient| {
                 let (slope, input) =
                     (Mat::new(slope, rows.len(), outputs), Mat::new(input, rows.len(), inputs));
-                ops.matmul(Mat::new(into, outputs, inputs), 1.0, 1.0, slope.t(), input)
+                ops.matmul(Mat::new(gradient, outputs, inputs), 1.0, 1.0, slope.t(), input)
             })?;
         }
         Ok(())

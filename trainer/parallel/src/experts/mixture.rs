@@ -93,15 +93,15 @@ impl MixtureOfExperts {
 
 /// Creates this rank's part of the shared experts, as one feed-forward part.
 fn feed_forward(registry: &mut Registry, shape: ExpertShape, split: &TensorParallel) -> Box<dyn Module> {
-    let [into, out] = shape.weights(split);
+    let [input_weight, output_weight] = shape.weights(split);
     let mut linear = |name: &str, weight: Parameter| {
         let [outputs, inputs] = [weight.shape[0], weight.shape[1]];
         let weight = registry.scope(name, |registry| registry.add(weight));
         Box::new(Linear::from_parameters(weight, None, inputs, outputs)) as Box<dyn Module>
     };
-    let (into, out) = (linear("c_fc", into), linear("c_proj", out));
+    let (first, second) = (linear("c_fc", input_weight), linear("c_proj", output_weight));
     let activation: Box<dyn Module> = if shape.is_gated { Box::new(SwiGlu) } else { Box::new(Gelu::Tanh) };
-    Box::new(Sequential(vec![into, activation, out]))
+    Box::new(Sequential(vec![first, activation, second]))
 }
 
 impl Module for MixtureOfExperts {

@@ -1,6 +1,6 @@
 //! Choice of the experts of each token.
 
-use super::balance::BalanceLoss;
+use super::balance::{BalanceLoss, TokenRow};
 use super::capacity::excess;
 use super::scores::{self, Weighting};
 use super::{ExpertBalance, ExpertShape, Experts};
@@ -141,14 +141,14 @@ impl Router {
             // They are whole numbers below 2^24, so that sums over ranks are exact.
             let slopes: Vec<_> =
                 loads.iter().map(|&load| load as f32 * loads.len() as f32 - choices).collect();
-            pass.accumulate(bias, |_, into| {
-                into.host().iter_mut().zip(&slopes).for_each(|(into, slope)| *into += slope);
+            pass.accumulate(bias, |_, gradient| {
+                gradient.host().iter_mut().zip(&slopes).for_each(|(sum, slope)| *sum += slope);
                 Ok(())
             })?;
         }
-        pass.accumulate(self.weight, |ops, into| {
-            let into = Mat::new(into, self.experts.count, self.features);
-            ops.matmul(into, 1.0, 1.0, of_logits.matrix().t(), input.matrix())
+        pass.accumulate(self.weight, |ops, gradient| {
+            let gradient = Mat::new(gradient, self.experts.count, self.features);
+            ops.matmul(gradient, 1.0, 1.0, of_logits.matrix().t(), input.matrix())
         })?;
         let mut result = pass.tensor(input.rows(), self.features);
         let weight = pass.weights_view(self.weight)?;
@@ -170,16 +170,17 @@ impl Router {
         let mut gradient = Tensor::zeros(pass.memory(), rows, routing.scores.columns());
         let weighting = Weighting { normalize, scale: scale as f32 };
         for (row, chosen) in routing.chosen.chunks_exact(per_token).enumerate() {
-            let (scores, into) = (routing.scores.row(row), gradient.row_mut(row));
-            weighting.backward(scores, chosen, of_weights.row(row), into);
+            let (scores, scores_gradient) = (routing.scores.row(row), gradient.row_mut(row));
+            weighting.backward(scores, chosen, of_weights.row(row), scores_gradient);
             if let Some((balance, slope)) = of_balance {
-                balance.add_gradient(&self.experts, [row, rows, length], slope, scores, into);
+                let token = TokenRow { row, rows, length };
+                balance.add_gradient(&self.experts, token, slope, scores, scores_gradient);
             }
-            scores::score_backward(score, scores, into);
+            scores::score_backward(score, scores, scores_gradient);
             if let Some((sums, slope)) = of_log_sums {
                 // The gradient of the log-sum-exp is the softmax.
                 let factor = 2.0 * slope * sums.row(row)[0] / rows as f32;
-                into.iter_mut().zip(scores).for_each(|(into, score)| *into += factor * score);
+                scores_gradient.iter_mut().zip(scores).for_each(|(sum, score)| *sum += factor * score);
             }
         }
         gradient

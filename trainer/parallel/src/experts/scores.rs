@@ -46,8 +46,14 @@ impl Weighting {
         weights.iter_mut().for_each(|weight| *weight *= factor);
     }
 
-    /// Adds the gradient of the scores to `into`, from that of the weights.
-    pub(super) fn backward(self, scores: &[f32], chosen: &[u32], gradient: &[f32], into: &mut [f32]) {
+    /// Adds the gradient of the scores to `scores_gradient`, from that of the weights.
+    pub(super) fn backward(
+        self,
+        scores: &[f32],
+        chosen: &[u32],
+        gradient: &[f32],
+        scores_gradient: &mut [f32],
+    ) {
         let score_of = |expert: u32| scores[expert as usize];
         let (sum, mean) = match self.normalize {
             true => {
@@ -60,7 +66,7 @@ impl Weighting {
             false => (1.0, 0.0),
         };
         for (slope, &expert) in gradient.iter().zip(chosen) {
-            into[expert as usize] += self.scale * (slope - mean) / sum;
+            scores_gradient[expert as usize] += self.scale * (slope - mean) / sum;
         }
     }
 }

@@ -33,12 +33,16 @@ fn new_mixture(registry: &mut Registry, settings: &Experts, parallel: &ExpertPar
 }
 
 /// Computes a gated expert, with its weights side by side.
-fn expert(x: &[f64], into: &[f64], out: &[f64]) -> Vec<f64> {
-    let hidden = out.len() / FEATURES;
-    let sum = |row: usize| (0..FEATURES).map(|at| into[row * FEATURES + at] * x[at]).sum::<f64>();
-    let gated = |at: usize| sum(at) / (1.0 + (-sum(at)).exp()) * sum(hidden + at);
+fn expert(x: &[f64], input_weights: &[f64], output_weights: &[f64]) -> Vec<f64> {
+    let hidden = output_weights.len() / FEATURES;
+    let sum = |row: usize| {
+        (0..FEATURES).map(|column| input_weights[row * FEATURES + column] * x[column]).sum::<f64>()
+    };
+    let gated = |unit: usize| sum(unit) / (1.0 + (-sum(unit)).exp()) * sum(hidden + unit);
     let gated: Vec<f64> = (0..hidden).map(gated).collect();
-    (0..FEATURES).map(|row| (0..hidden).map(|at| out[row * hidden + at] * gated[at]).sum()).collect()
+    (0..FEATURES)
+        .map(|row| (0..hidden).map(|unit| output_weights[row * hidden + unit] * gated[unit]).sum())
+        .collect()
 }
 
 /// Computes the scores of a row by the formula.
@@ -125,29 +129,29 @@ fn assert_gradients_are_quotients(found: &Found, input: &[f32], loss: impl Fn(&[
     let weights: Vec<Vec<f64>> =
         found.weights.iter().map(|values| unisono_nn::modules::to_f64(values)).collect();
     let x = unisono_nn::modules::to_f64(input);
-    let near = |found: f32, one: f64, other: f64, what: &str| {
-        let expected = (one - other) / (2.0 * STEP);
+    let assert_quotient = |found: f32, upper: f64, lower: f64, what: &str| {
+        let expected = (upper - lower) / (2.0 * STEP);
         assert!(
             (f64::from(found) - expected).abs() < 2e-5 * (1.0 + expected.abs()),
             "{what}: {found}, not {expected}"
         );
     };
-    for (at, gradient) in found.of_input.iter().enumerate() {
+    for (index, gradient) in found.of_input.iter().enumerate() {
         let moved = |step: f64| {
             let mut x = x.clone();
-            x[at] += step;
+            x[index] += step;
             loss(&x, &weights)
         };
-        near(*gradient, moved(STEP), moved(-STEP), "input");
+        assert_quotient(*gradient, moved(STEP), moved(-STEP), "input");
     }
     for (id, gradients) in found.gradients.iter().enumerate() {
-        for (at, gradient) in gradients.iter().enumerate() {
+        for (index, gradient) in gradients.iter().enumerate() {
             let moved = |step: f64| {
                 let mut weights = weights.clone();
-                weights[id][at] += step;
+                weights[id][index] += step;
                 loss(&x, &weights)
             };
-            near(*gradient, moved(STEP), moved(-STEP), &format!("parameter {id}"));
+            assert_quotient(*gradient, moved(STEP), moved(-STEP), &format!("parameter {id}"));
         }
     }
 }
@@ -237,8 +241,8 @@ fn run(settings: &Experts, ranks: usize, input: &[f32], sequence: usize) -> Foun
 
 fn assert_near(what: &str, found: &[f32], expected: &[f32]) {
     let most = expected.iter().fold(0.0f32, |most, value| most.max(value.abs()));
-    let near = |(left, right): (&f32, &f32)| (left - right).abs() <= 1e-6 * most.max(1e-3);
-    assert!(found.iter().zip(expected).all(near), "{what}: {found:?}, not {expected:?}");
+    let is_near = |(left, right): (&f32, &f32)| (left - right).abs() <= 1e-6 * most.max(1e-3);
+    assert!(found.iter().zip(expected).all(is_near), "{what}: {found:?}, not {expected:?}");
 }
 
 #[test]

@@ -19,13 +19,13 @@ pub enum Phase {
 #[derive(Clone, Copy, Debug)]
 pub struct SeedSource {
     seed: u64,
-    at: Coordinates,
+    coordinates: Coordinates,
 }
 
 impl SeedSource {
     /// Creates the source from the run's seed and the rank's coordinates.
-    pub fn new(seed: u64, at: Coordinates) -> Self {
-        Self { seed, at }
+    pub fn new(seed: u64, coordinates: Coordinates) -> Self {
+        Self { seed, coordinates }
     }
 
     /// Returns the seeds of micro-batch `micro_batch` of step `step`.
@@ -35,7 +35,7 @@ impl SeedSource {
     /// per-rank seed adds the tensor rank. Ranks that share sequences have different seeds: a
     /// dropout mask belongs to a rank's chunk, so another division of sequences gives other masks.
     pub fn seeds_for(&self, phase: Phase, step: u64, micro_batch: u64) -> Seeds {
-        let Coordinates { tensor, sequence_data, batch_data, .. } = self.at;
+        let Coordinates { tensor, sequence_data, batch_data, .. } = self.coordinates;
         let place = [sequence_data, batch_data].map(|coordinate| coordinate as u64);
         let shared = hash_numbers(&[self.seed, phase as u64, step, micro_batch, place[0], place[1], 0]);
         Seeds { shared, per_rank: hash_numbers(&[shared, tensor as u64]) }

@@ -47,18 +47,26 @@ fn ranks_and_coordinates_round_trip() {
     for mesh in meshes(1..33) {
         let axes = mesh.degrees().order.axes();
         for r in 0..mesh.world_size() {
-            let at = mesh.coordinates(r);
-            assert_eq!(mesh.rank(at), r, "{mesh:?}");
+            let coordinates = mesh.coordinates(r);
+            assert_eq!(mesh.rank(coordinates), r, "{mesh:?}");
             if let Some(expected) = formulas(&mesh, r) {
                 with_formula += 1;
                 let data = expected.batch_data * mesh.degrees().sequence_data + expected.sequence_data;
-                assert_eq!((at, mesh.data_rank(at)), (expected, data), "rank {r} of {mesh:?}");
+                assert_eq!(
+                    (coordinates, mesh.data_rank(coordinates)),
+                    (expected, data),
+                    "rank {r} of {mesh:?}"
+                );
             }
             let mut stride = 1;
             for axis in axes {
-                assert!(at.on(axis) < mesh.axis_size(axis));
-                if at.on(axis) > 0 {
-                    assert_eq!(mesh.rank(at.with(axis, at.on(axis) - 1)), r - stride, "{axis:?}, {mesh:?}");
+                assert!(coordinates.on(axis) < mesh.axis_size(axis));
+                if coordinates.on(axis) > 0 {
+                    assert_eq!(
+                        mesh.rank(coordinates.with(axis, coordinates.on(axis) - 1)),
+                        r - stride,
+                        "{axis:?}, {mesh:?}"
+                    );
                 }
                 stride *= mesh.axis_size(axis);
             }
@@ -129,8 +137,8 @@ fn golden_table() {
         (15, [1, 1, 1, 1], [1, 1, 1, 1]),
     ];
     let row = |mesh: Mesh, rank| {
-        let at = mesh.coordinates(rank);
-        [at.tensor, at.sequence_data, at.batch_data, at.pipeline]
+        let coordinates = mesh.coordinates(rank);
+        [coordinates.tensor, coordinates.sequence_data, coordinates.batch_data, coordinates.pipeline]
     };
     for (rank, as_usual, pipeline_first) in golden {
         assert_eq!((row(usual, rank), row(first, rank)), (as_usual, pipeline_first), "rank {rank}");
@@ -150,14 +158,15 @@ fn groups_partition_the_world() {
         choices.filter_map(move |pair| Mesh::new(mesh.world_size(), degrees(pair)).ok())
     };
     for mesh in meshes(1..17).flat_map(with_experts) {
-        let at: Vec<Coordinates> = (0..mesh.world_size()).map(|rank| mesh.coordinates(rank)).collect();
-        let data = |rank: usize| mesh.data_rank(at[rank]);
+        let coordinates: Vec<Coordinates> =
+            (0..mesh.world_size()).map(|rank| mesh.coordinates(rank)).collect();
+        let data = |rank: usize| mesh.data_rank(coordinates[rank]);
         for kind in GroupKind::ALL {
             let same = |a: usize, b: usize| {
-                let tensor = at[a].tensor == at[b].tensor;
-                let stage = at[a].pipeline == at[b].pipeline;
-                let sequence = at[a].sequence_data == at[b].sequence_data;
-                let batch = at[a].batch_data == at[b].batch_data;
+                let tensor = coordinates[a].tensor == coordinates[b].tensor;
+                let stage = coordinates[a].pipeline == coordinates[b].pipeline;
+                let sequence = coordinates[a].sequence_data == coordinates[b].sequence_data;
+                let batch = coordinates[a].batch_data == coordinates[b].batch_data;
                 match kind {
                     World => true,
                     Tensor => data(a) == data(b) && stage,
@@ -172,10 +181,14 @@ fn groups_partition_the_world() {
                         tensor && stage && data(a) / mesh.degrees().expert == data(b) / mesh.degrees().expert
                     }
                     Expert => {
-                        let group = |rank: usize| at[rank].batch_data / mesh.degrees().expert;
+                        let group = |rank: usize| coordinates[rank].batch_data / mesh.degrees().expert;
                         tensor && stage && sequence && group(a) == group(b)
                     }
-                    ExpertData => tensor && stage && mesh.expert_rank(at[a]) == mesh.expert_rank(at[b]),
+                    ExpertData => {
+                        tensor
+                            && stage
+                            && mesh.expert_rank(coordinates[a]) == mesh.expert_rank(coordinates[b])
+                    }
                 }
             };
             let groups = mesh.groups(kind);
@@ -281,17 +294,17 @@ fn seeds_are_equal_only_where_required() {
     let mesh = usual(16, [2, 2, 2]);
     let (mut shared, mut split) = (HashMap::new(), HashSet::new());
     for rank in 0..mesh.world_size() {
-        let at = mesh.coordinates(rank);
-        let seeding = SeedSource::new(7, at);
+        let coordinates = mesh.coordinates(rank);
+        let seeding = SeedSource::new(7, coordinates);
         for phase in [Phase::Training, Phase::Validation, Phase::Test] {
             for (step, micro_batch) in [(0, 0), (0, 1), (1, 0), (1 << 40, 0)] {
                 let Seeds { shared: group_seed, per_rank: rank_seed } =
                     seeding.seeds_for(phase, step, micro_batch);
                 // Stages of a pipeline have different layers, whose random operations have names.
-                let tokens = (mesh.data_rank(at), phase, step, micro_batch);
+                let tokens = (mesh.data_rank(coordinates), phase, step, micro_batch);
                 assert_eq!(*shared.entry(tokens).or_insert(group_seed), group_seed);
                 let is_new = split.insert(rank_seed);
-                assert_eq!(is_new, at.pipeline == 0, "two ranks or passes split alike");
+                assert_eq!(is_new, coordinates.pipeline == 0, "two ranks or passes split alike");
             }
         }
     }
@@ -303,14 +316,14 @@ fn seeds_are_equal_only_where_required() {
 
 #[test]
 fn seeds_do_not_depend_on_history() {
-    let at = Coordinates::default();
-    let (fresh, used) = (SeedSource::new(1, at), SeedSource::new(1, at));
+    let coordinates = Coordinates::default();
+    let (fresh, used) = (SeedSource::new(1, coordinates), SeedSource::new(1, coordinates));
     for step in 0..10 {
         used.seeds_for(Phase::Training, step, 0);
     }
     assert_eq!(fresh.seeds_for(Phase::Training, 10, 3), used.seeds_for(Phase::Training, 10, 3));
     assert_ne!(
         fresh.seeds_for(Phase::Training, 10, 3),
-        SeedSource::new(2, at).seeds_for(Phase::Training, 10, 3)
+        SeedSource::new(2, coordinates).seeds_for(Phase::Training, 10, 3)
     );
 }

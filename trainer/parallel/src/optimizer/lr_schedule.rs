@@ -129,12 +129,12 @@ impl LrSchedule {
     }
 
     /// Returns the progress of the decay, from 0 to 1.
-    fn decay_factor(&self, step: u64, from: u64) -> f64 {
+    fn decay_factor(&self, step: u64, start: u64) -> f64 {
         // A decay may begin where the run ends, and would be divided by its length of 0.
         if step >= self.steps {
             return 1.0;
         }
-        step.saturating_sub(from) as f64 / (self.steps - from) as f64
+        step.saturating_sub(start) as f64 / (self.steps - start) as f64
     }
 }
 

@@ -182,11 +182,11 @@ impl<'s> Players<'s> {
 
     /// Takes what a pass needs from the stage before or after.
     fn take_operand(&mut self, rank: usize, what: Payload, micro: usize, chunk: usize) -> Result<(), Fault> {
-        let from = match what {
+        let source = match what {
             Payload::Activation => self.schedule.previous(rank, chunk),
             Payload::Gradient => self.schedule.next(rank, chunk),
         };
-        let there = match from {
+        let there = match source {
             None => true,
             Some((peer, chunk)) if peer == rank => {
                 let made = *self.progress(self.schedule.stage(rank, chunk), micro);
@@ -202,9 +202,9 @@ impl<'s> Players<'s> {
     }
 
     fn send(&mut self, rank: usize, what: Payload, micro: usize, chunk: usize, peer: usize) -> Outcome {
-        let to = self.schedule.receiver(what, rank, chunk);
-        let Some((_, chunk_there)) = to.filter(|&(expected, _)| expected == peer) else {
-            return Err(Fault::WrongPeer(to.map(|(expected, _)| expected)));
+        let receiver = self.schedule.receiver(what, rank, chunk);
+        let Some((_, chunk_there)) = receiver.filter(|&(expected, _)| expected == peer) else {
+            return Err(Fault::WrongPeer(receiver.map(|(expected, _)| expected)));
         };
         let done = *self.progress(self.schedule.stage(rank, chunk), micro);
         let made = if what == Payload::Activation { done.forward } else { done.input };
@@ -221,9 +221,9 @@ impl<'s> Players<'s> {
     }
 
     fn receive(&mut self, rank: usize, what: Payload, micro: usize, chunk: usize, peer: usize) -> Outcome {
-        let from = self.schedule.sender(what, rank, chunk).map(|(expected, _)| expected);
-        if from != Some(peer) {
-            return Err(Fault::WrongPeer(from));
+        let sender = self.schedule.sender(what, rank, chunk).map(|(expected, _)| expected);
+        if sender != Some(peer) {
+            return Err(Fault::WrongPeer(sender));
         }
         let mine = self.schedule.stage(rank, chunk);
         if self.progress(mine, micro).received[what as usize] {

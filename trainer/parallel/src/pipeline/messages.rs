@@ -19,8 +19,8 @@ fn with_messages(schedule: &Schedule, rank: usize, op: Op) -> [Option<Op>; 3] {
     };
     let receive = |(peer, _)| Op::Receive { what, micro, chunk, peer };
     let send = |(peer, _)| Op::Send { what, micro, chunk, peer };
-    let (from, to) = (schedule.sender(what, rank, chunk), schedule.receiver(what, rank, chunk));
-    [from.map(receive), Some(op), to.map(send)]
+    let (sender, receiver) = (schedule.sender(what, rank, chunk), schedule.receiver(what, rank, chunk));
+    [sender.map(receive), Some(op), receiver.map(send)]
 }
 
 /// Moves receives forward where links of one message would block all ranks forever.

@@ -93,8 +93,8 @@ impl Clock<'_> {
             Op::Send { what, peer, .. } => {
                 let free = self.free.entry((rank, peer, what)).or_insert(0.0);
                 *free = start.max(*free) + self.costs[stage].transfer;
-                let to = if what == Payload::Activation { stage + 1 } else { stage - 1 };
-                self.arrivals.insert((what, micro, to), *free);
+                let target_stage = if what == Payload::Activation { stage + 1 } else { stage - 1 };
+                self.arrivals.insert((what, micro, target_stage), *free);
                 Some(start)
             }
             Op::Receive { what, .. } => {

@@ -102,15 +102,15 @@ impl Builder<'_> {
     fn translate(&mut self, op: Op) -> Option<Instruction> {
         let (micro, chunk) = op.place()?;
         let (stage, last) = (self.schedule.stage(self.rank, chunk), self.schedule.stages() - 1);
-        let to = |what, stage| Message { what, micro, stage };
+        let message = |what, stage| Message { what, micro, stage };
         Some(match op {
             Op::Forward { .. } => Instruction::Compute {
-                needs: (stage > 0).then(|| to(Payload::Activation, stage)),
+                needs: (stage > 0).then(|| message(Payload::Activation, stage)),
                 gives: Some(match stage {
                     // The last stage sends nothing. Its loss waits on this rank until its own
                     // backward pass takes it.
-                    _ if stage == last => to(Payload::Gradient, stage),
-                    _ => to(Payload::Activation, stage + 1),
+                    _ if stage == last => message(Payload::Gradient, stage),
+                    _ => message(Payload::Activation, stage + 1),
                 }),
                 visits: self.visit(Work::Forward, stage, micro),
             },
@@ -123,12 +123,12 @@ impl Builder<'_> {
             },
             Op::Send { what, peer, .. } => Instruction::Send(
                 match what {
-                    Payload::Activation => to(what, stage + 1),
-                    Payload::Gradient => to(what, stage - 1),
+                    Payload::Activation => message(what, stage + 1),
+                    Payload::Gradient => message(what, stage - 1),
                 },
                 peer,
             ),
-            Op::Receive { what, peer, .. } => Instruction::Receive(to(what, stage), peer),
+            Op::Receive { what, peer, .. } => Instruction::Receive(message(what, stage), peer),
             Op::Step => return None,
         })
     }

@@ -116,13 +116,13 @@ fn optimum(costs: &[f64], stages: usize, extend: impl Fn(f64, f64) -> f64) -> (f
             let candidates = (stage - 1..end).map(value);
             candidates.min_by(|a, b| a.0.total_cmp(&b.0)).unwrap_or((f64::INFINITY, 0))
         };
-        let (next, from): (Vec<f64>, Vec<usize>) = (0..=units).map(best).unzip();
+        let (next, stage_starts): (Vec<f64>, Vec<usize>) = (0..=units).map(best).unzip();
         values = next;
-        starts.push(from);
+        starts.push(stage_starts);
     }
     let mut ends = vec![units];
-    ends.extend(starts[1..].iter().rev().scan(units, |end, from| {
-        *end = from[*end];
+    ends.extend(starts[1..].iter().rev().scan(units, |end, stage_starts| {
+        *end = stage_starts[*end];
         Some(*end)
     }));
     ends.reverse();

@@ -118,8 +118,9 @@ fn micro_sequences_out_of_order_are_rejected() {
 fn stages_and_locations_are_inverse() {
     for order in Order::ALL {
         for schedule in small(order).filter(|schedule| schedule.micro_batches == 8) {
-            let at = |stage| schedule.location(stage);
-            let stages = (0..schedule.stages()).map(|stage| schedule.stage(at(stage).0, at(stage).1));
+            let location = |stage| schedule.location(stage);
+            let stages =
+                (0..schedule.stages()).map(|stage| schedule.stage(location(stage).0, location(stage).1));
             assert!(stages.eq(0..schedule.stages()), "{}", order.name);
         }
     }

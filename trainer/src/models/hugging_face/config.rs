@@ -206,8 +206,8 @@ fn set_changed(fields: &mut Fields, model_fields: &Fields, path: &Path) {
         described.extend(longest);
         Some(described)
     };
-    let before = described(fields).unwrap_or_default();
-    let has_changed = |key: &str| before.get(key) != model_fields.get(key);
+    let initial_fields = described(fields).unwrap_or_default();
+    let has_changed = |key: &str| initial_fields.get(key) != model_fields.get(key);
     let groups = [&rope::KEYS[..], &llama::WINDOW_KEYS];
     for (key, value) in model_fields {
         let group = groups.into_iter().find(|group| group.contains(&key.as_str()));

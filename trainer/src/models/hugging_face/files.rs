@@ -57,7 +57,8 @@ impl WeightFiles {
     pub(super) fn find(&self, name: &str, prefix: &str) -> Option<(usize, &TensorInfo)> {
         let numbered = || self.files.iter().enumerate();
         let named = |name: &str| {
-            let mut found = numbered().filter_map(|(at, file)| Some((at, file.metadata().info(name)?)));
+            let mut found =
+                numbered().filter_map(|(number, file)| Some((number, file.metadata().info(name)?)));
             found.next()
         };
         named(name).or_else(|| named(&format!("{prefix}{name}")))

@@ -126,7 +126,7 @@ const EXPERTS: &str = "mlp.experts.";
 /// Returns Llama's path for a module. It ends in a dot if the layout divides the module or has
 /// another name for it.
 fn llama_path(module: &str) -> String {
-    let Some(rest) = module.strip_prefix("h.") else {
+    let Some(block_path) = module.strip_prefix("h.") else {
         let path = match module {
             "wte" => "model.embed_tokens",
             "ln_f" => "model.norm",
@@ -134,7 +134,7 @@ fn llama_path(module: &str) -> String {
         };
         return path.to_owned();
     };
-    let (number, part) = rest.split_once('.').unwrap_or((rest, ""));
+    let (number, part) = block_path.split_once('.').unwrap_or((block_path, ""));
     let path = match part {
         "ln_1" => "input_layernorm",
         "attn.c_attn" => "self_attn.",
@@ -162,13 +162,13 @@ fn expert_path(part: &str) -> String {
 
 /// Returns the tensors of a parameter whose rows are divided like this.
 fn parts(parameter: &Parameter, prefix: &str, leaf: &str, rows: &[(&str, usize)]) -> Vec<FileTensor> {
-    let whole = parameter.global_shape();
-    let row: usize = whole[1..].iter().product();
+    let global_shape = parameter.global_shape();
+    let row: usize = global_shape[1..].iter().product();
     let mut start = 0;
     let part = |&(name, rows): &(&str, usize)| {
         let range = start..start + rows * row;
         start = range.end;
-        let shape = [&[rows], &whole[1..]].concat();
+        let shape = [&[rows], &global_shape[1..]].concat();
         FileTensor { name: format!("{prefix}{name}.{leaf}"), shape, range, is_transposed: false }
     };
     rows.iter().map(part).collect()

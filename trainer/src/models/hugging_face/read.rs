@@ -81,22 +81,26 @@ pub(super) fn check_tied_head(files: &mut WeightFiles, layout: Layout, inventory
     let remedy =
         "set tie_word_embeddings to false in config.json to keep the head, or remove the head from the file";
     if head.1.shape != tied.1.shape {
-        let [one, other] = [&head, &tied].map(|(_, info)| format_shape(&info.shape));
-        let what =
-            format!("{HEAD} is {one}, and {embedding} {other}, although config.json says that they are tied");
+        let [head_shape, tied_shape] = [&head, &tied].map(|(_, info)| format_shape(&info.shape));
+        let what = format!(
+            "{HEAD} is {head_shape}, and {embedding} {tied_shape}, although config.json says that they \
+             are tied"
+        );
         return Err(files.error(format!("{what}: {remedy}")));
     }
     let count = head.1.shape.iter().product();
+    // A head can have gigabytes, so only a piece of each tensor is in memory.
     for start in (0..count).step_by(PIECE) {
         let range = start..count.min(start + PIECE);
-        let [one, other] = [&head, &tied].map(|(file, info)| read_numbers(files, *file, info, range.clone()));
-        let (one, other) = (one?, other?);
-        if let Some(at) = one.iter().zip(&other).position(|(one, other)| one != other) {
+        let [head_values, tied_values] =
+            [&head, &tied].map(|(file, info)| read_numbers(files, *file, info, range.clone()));
+        let (head_values, tied_values) = (head_values?, tied_values?);
+        if let Some(index) = head_values.iter().zip(&tied_values).position(|(left, right)| left != right) {
             let what = format!(
                 "{HEAD} and {embedding} differ at element {}: {} and {}",
-                start + at,
-                one[at],
-                other[at]
+                start + index,
+                head_values[index],
+                tied_values[index]
             );
             return Err(
                 files.error(format!("{what}, although config.json says that they are tied: {remedy}"))
@@ -147,15 +151,15 @@ pub(super) fn fill_weights(
     layout: Layout,
     parameter: &Parameter,
     range: Range<usize>,
-    into: &mut [f32],
+    target: &mut [f32],
 ) -> Result<()> {
-    into.fill(0.0);
+    target.fill(0.0);
     for tensor in layout.tensors(parameter) {
         // Consecutive elements of a transposed tensor are spread over the file.
-        let piece = if tensor.is_transposed { into.len().max(1) } else { PIECE };
-        for (number, weights) in into.chunks_mut(piece).enumerate() {
+        let piece = if tensor.is_transposed { target.len().max(1) } else { PIECE };
+        for (number, weights) in target.chunks_mut(piece).enumerate() {
             let start = range.start + number * piece;
-            fill_piece(files, layout, (parameter, &tensor), start, weights)?;
+            fill_piece(files, layout, parameter, &tensor, start, weights)?;
         }
     }
     Ok(())
@@ -166,7 +170,8 @@ pub(super) fn fill_weights(
 fn fill_piece(
     files: &mut WeightFiles,
     layout: Layout,
-    (parameter, tensor): (&Parameter, &FileTensor),
+    parameter: &Parameter,
+    tensor: &FileTensor,
     start: usize,
     weights: &mut [f32],
 ) -> Result<()> {

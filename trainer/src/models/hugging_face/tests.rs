@@ -129,10 +129,10 @@ fn any_strategy_reads_what_any_other_wrote() {
             load(&path, Layout::Gpt2, saved_by(world), &mut *strategy, inventory).unwrap();
             bits(&mut *strategy, inventory)
         };
-        let all = on_ranks(2, save);
-        assert_eq!(all.len(), inventory.count());
-        assert!(on_ranks(3, |world| load(world, ParallelKind::ALL[3])) == all, "{kind:?}");
-        assert!(on_ranks(3, |world| load(world, kind)) == all, "{kind:?}");
+        let saved_bits = on_ranks(2, save);
+        assert_eq!(saved_bits.len(), inventory.count());
+        assert!(on_ranks(3, |world| load(world, ParallelKind::ALL[3])) == saved_bits, "{kind:?}");
+        assert!(on_ranks(3, |world| load(world, kind)) == saved_bits, "{kind:?}");
     }
 }
 
@@ -165,13 +165,13 @@ fn sharded_parameters_are_saved_whole() {
             load(path, layout, saved_by(world), &mut *strategy, &inventory).unwrap();
             bits(&mut *strategy, &inventory)
         };
-        let all = on_ranks(ranks, save);
+        let saved_bits = on_ranks(ranks, save);
         // Four ranks repeat heads of keys and values.
-        assert!(on_ranks(if layout == Layout::Gpt2 { 3 } else { 4 }, load) == all);
+        assert!(on_ranks(if layout == Layout::Gpt2 { 3 } else { 4 }, load) == saved_bits);
         let (inventory, mut strategy) = split(&config, None, 2);
         super::load(path, layout, SavedBy::default(), &mut *strategy, &inventory).unwrap();
-        assert_eq!(all.len(), inventory.count());
-        assert!(bits(&mut *strategy, &inventory) == all);
+        assert_eq!(saved_bits.len(), inventory.count());
+        assert!(bits(&mut *strategy, &inventory) == saved_bits);
         assert_eq!(path.join(files::INDEX).is_file(), max_bytes < usize::MAX);
         write_config(&path.join("config.json"), &config).unwrap();
         assert_eq!(read_config(&path.join("config.json")).unwrap(), config);
@@ -296,12 +296,12 @@ fn foreign_models_are_rejected_by_name_and_shape() {
         &|tensors| tensors.push(("transformer.h.2.ln_1.bias".to_owned(), safetensors::Dtype::F32, vec![8])),
         "transformer.h.2.ln_1.bias (8) is not in the model",
     );
-    let whole = std::fs::read({
+    let bytes = std::fs::read({
         changed(&path, |_| ());
         &path
     })
     .unwrap();
-    std::fs::write(&path, &whole[..whole.len() - 1]).unwrap();
+    std::fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
     let error = loaded(&path, &inventory(true)).unwrap_err().to_string();
     assert!(error.contains("where the header promises"), "{error}");
 }
@@ -310,7 +310,7 @@ fn foreign_models_are_rejected_by_name_and_shape() {
 fn failed_write_keeps_previous_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_owned();
-    let all = saved(&path, &inventory(true));
+    let saved_bits = saved(&path, &inventory(true));
     std::fs::create_dir(path.join("model.unfinished")).unwrap();
     let errors = Communicator::local(2).unwrap().into_iter().map(|world| {
         let path = path.clone();
@@ -322,7 +322,7 @@ fn failed_write_keeps_previous_file() {
     });
     let errors: Vec<_> = errors.collect::<Vec<_>>().into_iter().map(|rank| rank.join().unwrap()).collect();
     assert!(errors[0].contains("model.unfinished") && errors[1].contains("failed on rank 0"), "{errors:?}");
-    assert!(loaded(&path, &inventory(true)).unwrap() == all);
+    assert!(loaded(&path, &inventory(true)).unwrap() == saved_bits);
 }
 
 #[test]
@@ -347,9 +347,9 @@ fn config_round_trips_and_foreign_is_rejected() {
         ..first
     };
     assert_eq!(read_config(&path).unwrap(), first);
-    let both = r#"{"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+    let scaling_fields = r#"{"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
         "original_max_position_embeddings": 8192, "rope_type": "llama3", "type": "llama3"}"#;
-    std::fs::write(&path, format!(r#"{{"model_type": "llama", "rope_scaling": {both}}}"#)).unwrap();
+    std::fs::write(&path, format!(r#"{{"model_type": "llama", "rope_scaling": {scaling_fields}}}"#)).unwrap();
     let Positions::Rotary(rope) = read_config(&path).unwrap().positions else { panic!("a Llama") };
     let Some(RopeScaling::Llama3(scaling)) = rope.scaling else { panic!("{rope:?}") };
     assert_eq!(scaling.original_context, 8192);

@@ -103,8 +103,10 @@ struct Writer {
     dtype: Dtype,
     /// Tensors of each file, in order.
     plan: Vec<Vec<FileTensor>>,
-    /// Number of the open file, and of tensors written to it.
-    at: (usize, usize),
+    /// Number of the open file.
+    number: usize,
+    /// Number of tensors that the open file has.
+    written: usize,
     open: Option<BufWriter<File>>,
 }
 
@@ -123,7 +125,15 @@ impl Writer {
             bytes += size;
             plan.last_mut().expect("one at least").push(tensor);
         }
-        Ok(Self { folder: folder.to_owned(), layout, dtype: options.dtype, plan, at: (0, 0), open: None })
+        Ok(Self {
+            folder: folder.to_owned(),
+            layout,
+            dtype: options.dtype,
+            plan,
+            number: 0,
+            written: 0,
+            open: None,
+        })
     }
 
     /// Returns the name of file `number`.
@@ -140,9 +150,9 @@ impl Writer {
 
     /// Appends the tensors of a parameter.
     fn write(mut self, parameter: &Parameter, parts: &[f32]) -> Result<Self> {
-        let whole = assemble(parameter, parts);
+        let assembled = assemble(parameter, parts);
         for tensor in self.layout.tensors(parameter) {
-            let values = in_file_order(&tensor, &whole[tensor.range.clone()]);
+            let values = in_file_order(&tensor, &assembled[tensor.range.clone()]);
             let bytes = encode(self.dtype, &values);
             self.append(&bytes)?;
         }
@@ -151,7 +161,7 @@ impl Writer {
 
     /// Appends one tensor to the open file, or to the next one.
     fn append(&mut self, bytes: &[u8]) -> Result<()> {
-        let (number, _) = self.at;
+        let number = self.number;
         let path = self.unfinished(number);
         let failed = |error: std::io::Error| Error::file(&path, error);
         if self.open.is_none() {
@@ -161,10 +171,10 @@ impl Writer {
             self.open = Some(file);
         }
         self.open.as_mut().expect("opened").write_all(bytes).map_err(failed)?;
-        self.at.1 += 1;
-        if self.at.1 == self.plan[number].len() {
+        self.written += 1;
+        if self.written == self.plan[number].len() {
             self.open.take().expect("opened").flush().map_err(failed)?;
-            self.at = (number + 1, 0);
+            (self.number, self.written) = (number + 1, 0);
         }
         Ok(())
     }
@@ -282,7 +292,7 @@ fn weights_in(folder: &Path) -> Result<Vec<String>> {
 /// Returns true for the names that an export gives to its files of weights.
 fn is_exported(name: &str) -> bool {
     let is_number = |text: &str| text.len() >= 5 && text.bytes().all(|byte| byte.is_ascii_digit());
-    let numbers = name.strip_prefix("model-").and_then(|rest| rest.strip_suffix(".safetensors"));
+    let numbers = name.strip_prefix("model-").and_then(|tail| tail.strip_suffix(".safetensors"));
     let numbers = numbers.and_then(|numbers| numbers.split_once("-of-"));
     name == WEIGHTS || numbers.is_some_and(|(number, count)| is_number(number) && is_number(count))
 }
@@ -307,20 +317,20 @@ fn encode(dtype: Dtype, values: &[f32]) -> Vec<u8> {
 /// Assembles a whole parameter from its shards.
 fn assemble(parameter: &Parameter, parts: &[f32]) -> Vec<f32> {
     let strides = row_major(&parameter.global_shape());
-    let mut whole = vec![0.0; parameter.global_shape().iter().product()];
+    let mut assembled = vec![0.0; parameter.global_shape().iter().product()];
     for (number, values) in parts.chunks_exact(parameter.count()).enumerate() {
         for (dimension, (here, there, count)) in shard_runs(parameter, number) {
             let mut shape = parameter.shape.clone();
-            let own = row_major(&shape);
+            let shard_strides = row_major(&shape);
             shape[dimension] = count;
             let mut contiguous = vec![0.0; shape.iter().product()];
-            let (from, into) = (here * own[dimension], there * strides[dimension]);
-            pack(&mut contiguous, &values[from.min(values.len())..], &shape, &own);
-            let end = whole.len();
-            unpack(&mut whole[into.min(end)..], &contiguous, &shape, &strides);
+            let (source_start, target_start) = (here * shard_strides[dimension], there * strides[dimension]);
+            pack(&mut contiguous, &values[source_start.min(values.len())..], &shape, &shard_strides);
+            let end = assembled.len();
+            unpack(&mut assembled[target_start.min(end)..], &contiguous, &shape, &strides);
         }
     }
-    whole
+    assembled
 }
 
 /// Returns the strides of a row-major tensor.

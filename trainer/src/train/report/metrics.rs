@@ -208,8 +208,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("run.jsonl");
         let record = |step| StepRecord { step, ..StepRecord::default() };
-        let write = |from: u64, steps: &[u64]| {
-            let mut journal = MetricsWriter::open(&path, from).unwrap();
+        let write = |last_step: u64, steps: &[u64]| {
+            let mut journal = MetricsWriter::open(&path, last_step).unwrap();
             let kept = journal.records().len();
             steps.iter().for_each(|&step| journal.write(record(step)).unwrap());
             kept

@@ -20,9 +20,9 @@ struct Series {
 pub(super) fn draw(path: &Path, records: &[StepRecord]) -> Result<()> {
     let area = SVGBackend::new(path, (WIDTH, HEIGHT)).into_drawing_area();
     let drawn = area.fill(&WHITE).map_err(|error| error.to_string()).and_then(|()| {
-        let (above, below) = area.split_vertically(HEIGHT * 7 / 10);
-        chart(&above, "loss", &losses(records))?;
-        chart(&below, "learning rate", &[rates(records)])?;
+        let (upper, lower) = area.split_vertically(HEIGHT * 7 / 10);
+        chart(&upper, "loss", &losses(records))?;
+        chart(&lower, "learning rate", &[rates(records)])?;
         area.present().map_err(|error| error.to_string())
     });
     drawn.map_err(|error| Error::file(path, error))

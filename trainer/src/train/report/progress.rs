@@ -144,8 +144,8 @@ mod tests {
         let [first, second] = format_record(&record, Duration::from_secs(200));
         assert_eq!(first, "loss 2.5000 left 3m20s 12.3k tok/s MFU 41% exposed 25%");
         assert_eq!(second, "norm 0.75 lr 2.0e-3 memory 3.0/3.0 MiB");
-        let beside = "========== 100000/100000 ".len();
-        assert!(beside + first.len() <= 80 && second.len() <= 80);
+        let bar_width = "========== 100000/100000 ".len();
+        assert!(bar_width + first.len() <= 80 && second.len() <= 80);
         let record = StepRecord { step: 5, validation: Some(0.5), perplexity: Some(1.65), ..record };
         assert_eq!(validation_line(&record).unwrap(), "step 5: validation loss 0.5000, perplexity 1.65");
         let record = StepRecord {

@@ -159,10 +159,10 @@ mod tests {
         let mut events = Vec::new();
         while !remaining.is_empty() {
             let length = u64::from_le_bytes(remaining[..8].try_into().unwrap()) as usize;
-            let (framed, behind) = remaining.split_at(16 + length);
+            let (framed, tail) = remaining.split_at(16 + length);
             assert_eq!(tf_record(&framed[12..12 + length]), framed);
             events.push(framed[12..12 + length].to_vec());
-            remaining = behind;
+            remaining = tail;
         }
         assert_eq!(events.len(), 3);
         let has = |event: &[u8], part: &[u8]| event.windows(part.len()).any(|found| found == part);

@@ -40,8 +40,8 @@ fn added_loss_reaches_total_and_gradients_on_every_mesh() {
     let folder = folder();
     let [plain, reference] = [0.0, 0.5].map(|slope| steps(folder.path(), 1, "", slope));
     let balance = |taken: &StepStats| taken.added.losses["balance"];
-    let (total, before) = (reference[0].loss, plain[0].loss);
-    assert!(near(total, before + 0.5 * balance(&plain[0])), "{total}, {before}");
+    let (total, plain_total) = (reference[0].loss, plain[0].loss);
+    assert!(near(total, plain_total + 0.5 * balance(&plain[0])), "{total}, {plain_total}");
     assert!(balance(&reference[2]) < balance(&plain[2]), "the loss is reduced by training");
     let meshes = [
         (2, "model.activation_checkpointing=true"),

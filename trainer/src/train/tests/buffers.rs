@@ -22,9 +22,9 @@ fn fresh(ranks: usize, changes: &str, steps: usize) -> Vec<Fresh> {
         let layout = config.strategy.settings(0).layout(kind, &run.inventory, ranks);
         let lengths: HashSet<_> = layout.buckets.iter().map(|bucket| bucket.count).collect();
         let mut count_step = || {
-            let before = run.memory.fresh_allocations();
+            let allocations_before = run.memory.fresh_allocations();
             run.step().unwrap();
-            run.memory.fresh_allocations() - before
+            run.memory.fresh_allocations() - allocations_before
         };
         Fresh { by_step: (0..steps).map(|_| count_step()).collect(), lengths: lengths.len() as u64 }
     })

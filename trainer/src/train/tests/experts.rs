@@ -163,9 +163,10 @@ fn experts_elsewhere_are_refused_by_name() {
     assert!(error.contains("experts.count = 8") && error.contains("not part of this build"), "{error}");
     let saving = small(folder.path(), "checkpoint.last=true schedule.steps=3");
     train_on_threads(1, &saving).unwrap();
-    let to = folder.path().join("exported");
+    let export_folder = folder.path().join("exported");
     let options = crate::models::hugging_face::FileOptions::default();
-    let error = export(&folder.path().join("checkpoints"), &to, &[], options).unwrap_err().to_string();
+    let error =
+        export(&folder.path().join("checkpoints"), &export_folder, &[], options).unwrap_err().to_string();
     assert!(error.contains("model with experts") && error.contains("not part of this build"), "{error}");
     let wrong_size = small(folder.path(), "mesh.expert=4");
     let error =

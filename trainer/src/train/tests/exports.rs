@@ -40,9 +40,9 @@ fn trained(folder: &Path, name: &str, changes: &[&str]) -> PathBuf {
     latest(&folder.join(name)).unwrap()
 }
 
-fn exported(checkpoint: &Path, to: &Path, changes: &[String]) -> Result<Value> {
-    export(checkpoint, to, changes, FileOptions::default())?;
-    Ok(read(&to.join("config.json")))
+fn exported(checkpoint: &Path, target: &Path, changes: &[String]) -> Result<Value> {
+    export(checkpoint, target, changes, FileOptions::default())?;
+    Ok(read(&target.join("config.json")))
 }
 
 /// Makes the folder of a model with all files, and returns its `config.json`.
@@ -68,30 +68,33 @@ fn whole_folder(folder: &Path) -> Value {
 #[test]
 fn exported_folder_keeps_what_the_source_says() {
     let folder = folder();
-    let (base, to) = (folder.path().join("base"), folder.path().join("tuned"));
+    let (base, target) = (folder.path().join("base"), folder.path().join("tuned"));
     let source = whole_folder(folder.path());
-    let from = format!("model.from={}", base.display());
-    let checkpoint = trained(folder.path(), "second", &[&from, "model.context=32"]);
+    let model_from = format!("model.from={}", base.display());
+    let checkpoint = trained(folder.path(), "second", &[&model_from, "model.context=32"]);
     std::fs::remove_dir_all(&base).unwrap();
-    let config = exported(&checkpoint, &to, &[]).unwrap();
+    let config = exported(&checkpoint, &target, &[]).unwrap();
     assert_eq!(config, source, "nothing but the weights has changed");
     for (name, text) in FILES.iter().filter(|(name, _)| *name != "generation_config.json") {
-        assert_eq!(std::fs::read_to_string(to.join(name)).unwrap(), *text, "{name}");
+        assert_eq!(std::fs::read_to_string(target.join(name)).unwrap(), *text, "{name}");
     }
-    assert_eq!(read(&to.join("generation_config.json")), json!({"eos_token_id": [4, 3], "temperature": 0.6}));
-    assert_eq!(std::fs::read_to_string(to.join("tokenizer.json")).unwrap(), TOKENIZER);
+    assert_eq!(
+        read(&target.join("generation_config.json")),
+        json!({"eos_token_id": [4, 3], "temperature": 0.6})
+    );
+    assert_eq!(std::fs::read_to_string(target.join("tokenizer.json")).unwrap(), TOKENIZER);
     let end = ["data.end_of_text=<eod>".to_owned()];
-    let config = exported(&checkpoint, &to, &end).unwrap();
+    let config = exported(&checkpoint, &target, &end).unwrap();
     assert_eq!(config["eos_token_id"], json!([3, 4, 5]));
-    assert_eq!(read(&to.join("generation_config.json"))["eos_token_id"], json!([4, 3, 5]));
-    let template = to.join("additional_chat_templates/old.jinja");
+    assert_eq!(read(&target.join("generation_config.json"))["eos_token_id"], json!([4, 3, 5]));
+    let template = target.join("additional_chat_templates/old.jinja");
     std::fs::write(&template, "").unwrap();
-    let error = exported(&checkpoint, &to, &[]).unwrap_err().to_string();
+    let error = exported(&checkpoint, &target, &[]).unwrap_err().to_string();
     assert!(error.contains("old.jinja: readers would take it"), "{error}");
     std::fs::remove_file(&template).unwrap();
     // A checkpoint brings the files that its manifest lists, and no others.
     std::fs::remove_file(checkpoint.join("chat_template.jinja")).unwrap();
-    let error = exported(&checkpoint, &to, &[]).unwrap_err().to_string();
+    let error = exported(&checkpoint, &target, &[]).unwrap_err().to_string();
     assert!(error.contains("chat_template.jinja"), "{error}");
     let first = latest(&folder.path().join("first")).unwrap();
     std::os::unix::fs::symlink("/etc/hostname", first.join("tokenizer_config.json")).unwrap();
@@ -103,17 +106,17 @@ fn exported_folder_keeps_what_the_source_says() {
 fn resumed_run_keeps_the_files_of_the_model() {
     let folder = folder();
     let source = whole_folder(folder.path());
-    let from = format!("model.from={}", folder.path().join("base").display());
-    let checkpoint = trained(folder.path(), "second", &[&from, "data.end_of_text=<turn>"]);
+    let model_from = format!("model.from={}", folder.path().join("base").display());
+    let checkpoint = trained(folder.path(), "second", &[&model_from, "data.end_of_text=<turn>"]);
     std::fs::remove_dir_all(folder.path().join("base")).unwrap();
     assert!(checkpoint.join("generation_config.json").is_file());
     let ffn = format!("model.ffn_width={}", source["intermediate_size"]);
     let again = ["checkpoint.resume=true", "schedule.steps=2", "model.context=128", "model.kv_heads=2", &ffn];
     let resumed = trained(folder.path(), "second", &again);
-    let to = folder.path().join("tuned");
-    let config = exported(&resumed, &to, &[]).unwrap();
-    assert_eq!(std::fs::read_to_string(to.join("tokenizer.json")).unwrap(), TOKENIZER);
-    assert_eq!(std::fs::read_to_string(to.join("chat_template.jinja")).unwrap(), FILES[2].1);
+    let target = folder.path().join("tuned");
+    let config = exported(&resumed, &target, &[]).unwrap();
+    assert_eq!(std::fs::read_to_string(target.join("tokenizer.json")).unwrap(), TOKENIZER);
+    assert_eq!(std::fs::read_to_string(target.join("chat_template.jinja")).unwrap(), FILES[2].1);
     let text = std::fs::read_to_string(resumed.join("manifest.json")).unwrap();
     assert!(text.contains(r#"end_of_text = \"<turn>\""#), "{text}");
     assert_eq!((&config["pad_token_id"], &config["eos_token_id"]), (&json!(0), &json!([3, 4])));
@@ -126,26 +129,27 @@ fn new_model_has_the_special_tokens_of_its_tokenizer() {
     let config = exported(&checkpoint, &folder.path().join("of-bytes"), &[]).unwrap();
     assert_eq!((&config["bos_token_id"], &config["eos_token_id"]), (&Value::Null, &json!(256)));
     std::fs::write(folder.path().join("tokenizer.json"), TOKENIZER).unwrap();
-    let to = folder.path().join("of-words");
+    let target = folder.path().join("of-words");
     let words = format!("data.tokenizer={}", folder.path().join("tokenizer.json").display());
-    let config = exported(&checkpoint, &to, &[words.clone(), "data.end_of_text=<eod>".to_owned()]).unwrap();
+    let config =
+        exported(&checkpoint, &target, &[words.clone(), "data.end_of_text=<eod>".to_owned()]).unwrap();
     assert_eq!((&config["bos_token_id"], &config["eos_token_id"]), (&Value::Null, &json!(5)));
     assert_eq!((&config["dtype"], &config["model_type"]), (&json!("float32"), &json!("llama")));
     std::fs::write(folder.path().join("tokenizer_config.json"), FILES[0].1).unwrap();
-    let config = exported(&checkpoint, &to, &[words]).unwrap();
+    let config = exported(&checkpoint, &target, &[words]).unwrap();
     assert_eq!((&config["bos_token_id"], &config["eos_token_id"]), (&json!(2), &json!(3)));
-    assert!(to.join("tokenizer_config.json").is_file());
-    let error = exported(&checkpoint, &to, &[]).unwrap_err().to_string();
+    assert!(target.join("tokenizer_config.json").is_file());
+    let error = exported(&checkpoint, &target, &[]).unwrap_err().to_string();
     assert!(error.contains("tokenizer_config.json: readers would take it"), "{error}");
 }
 
 #[test]
 fn weights_of_earlier_exports_do_not_stay() {
     let folder = folder();
-    let (checkpoint, to) = (trained(folder.path(), "first", &[]), folder.path().join("out"));
+    let (checkpoint, target) = (trained(folder.path(), "first", &[]), folder.path().join("out"));
     let weights = |max_bytes: usize| -> Result<Vec<String>> {
-        export(&checkpoint, &to, &[], FileOptions { max_bytes, ..FileOptions::default() })?;
-        let entries = std::fs::read_dir(&to).unwrap();
+        export(&checkpoint, &target, &[], FileOptions { max_bytes, ..FileOptions::default() })?;
+        let entries = std::fs::read_dir(&target).unwrap();
         let mut names: Vec<_> =
             entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         names.retain(|name| name.contains("safetensors"));
@@ -161,7 +165,7 @@ fn weights_of_earlier_exports_do_not_stay() {
     let is_of = |name: &String| name.ends_with(&format!("-of-{:05}.safetensors", fewer.len() - 1));
     assert!(fewer.len() < many.len() && fewer.iter().filter(|name| is_of(name)).count() + 1 == fewer.len());
     assert_eq!(weights(usize::MAX).unwrap(), single);
-    std::fs::write(to.join("adapter_model.safetensors"), "").unwrap();
+    std::fs::write(target.join("adapter_model.safetensors"), "").unwrap();
     let error = weights(usize::MAX).unwrap_err().to_string();
     assert!(error.contains("adapter_model.safetensors: readers would take it"), "{error}");
 }
@@ -214,16 +218,16 @@ fn adapters_and_code_are_refused_or_left_out_by_name() {
         r#"{"auto_map": {"AutoTokenizer": ["tokenization_own.Own", null]}, "tokenizer_class": "Own"}"#;
     std::fs::write(base.join("tokenizer_config.json"), custom).unwrap();
     std::fs::write(base.join("tokenization_own.py"), "class Own: pass").unwrap();
-    let from = format!("model.from={}", base.display());
-    let checkpoint = trained(folder.path(), "second", &[&from]);
-    let notes = crate::train::pretrained::notes(&config(folder.path(), &[&from]));
+    let model_from = format!("model.from={}", base.display());
+    let checkpoint = trained(folder.path(), "second", &[&model_from]);
+    let notes = crate::train::pretrained::notes(&config(folder.path(), &[&model_from]));
     assert!(notes.iter().any(|note| note.contains("tokenization_own.py: code is neither run")), "{notes:?}");
-    let to = folder.path().join("tuned");
-    exported(&checkpoint, &to, &[]).unwrap();
-    assert_eq!(read(&to.join("tokenizer_config.json")), json!({"tokenizer_class": "Own"}));
-    std::fs::write(to.join("adapter_config.json"), "{}").unwrap();
-    let error = exported(&checkpoint, &to, &[]).unwrap_err().to_string();
+    let target = folder.path().join("tuned");
+    exported(&checkpoint, &target, &[]).unwrap();
+    assert_eq!(read(&target.join("tokenizer_config.json")), json!({"tokenizer_class": "Own"}));
+    std::fs::write(target.join("adapter_config.json"), "{}").unwrap();
+    let error = exported(&checkpoint, &target, &[]).unwrap_err().to_string();
     assert!(error.contains("adapter_config.json: readers would take it"), "{error}");
-    let error = Config::load(None, &[format!("model.from={}", to.display())]).unwrap_err().to_string();
+    let error = Config::load(None, &[format!("model.from={}", target.display())]).unwrap_err().to_string();
     assert!(error.contains("adapter_config.json: an adapter (PEFT)"), "{error}");
 }

@@ -33,27 +33,27 @@ fn run(ranks: usize, folder: &Path, changes: &str) -> Result<TrainResult> {
 fn exported(folder: &Path, family: &str, keys: &str) -> (TrainResult, PathBuf) {
     let common = "mesh.tensor=2 schedule.steps=2 checkpoint.last=true";
     let result = run(2, folder, &format!("model.shape={family} {keys} {common}")).unwrap();
-    let to = folder.join("exported");
+    let export_folder = folder.join("exported");
     let checkpoint = latest(&folder.join("checkpoints")).unwrap();
-    export(&checkpoint, &to, &[], FileOptions::default()).unwrap();
-    (result, to)
+    export(&checkpoint, &export_folder, &[], FileOptions::default()).unwrap();
+    (result, export_folder)
 }
 
 #[test]
 fn families_move_to_a_folder_and_back() {
     for (family, keys) in FAMILIES {
         let folder = folder();
-        let (before, to) = exported(folder.path(), family, keys);
-        let bytes = std::fs::read(to.join("config.json")).unwrap();
+        let (trained, export_folder) = exported(folder.path(), family, keys);
+        let bytes = std::fs::read(export_folder.join("config.json")).unwrap();
         let fields: Value = serde_json::from_slice(&bytes).unwrap();
         assert_eq!(fields["model_type"], family);
         let sharing = if family == "mixtral" { "mesh.expert=2" } else { "" };
-        let from = format!("model.from={}", to.display());
-        let loaded = format!("{from} mesh.tensor=2 strategy.kind=zero3 schedule.steps=0 {sharing}");
-        let after = run(4, folder.path(), &loaded).unwrap();
-        assert_eq!(after.fingerprint, before.fingerprint, "{family}");
+        let model_from = format!("model.from={}", export_folder.display());
+        let loaded = format!("{model_from} mesh.tensor=2 strategy.kind=zero3 schedule.steps=0 {sharing}");
+        let reloaded = run(4, folder.path(), &loaded).unwrap();
+        assert_eq!(reloaded.fingerprint, trained.fingerprint, "{family}");
         let losses = |ranks, mesh: &str| {
-            run(ranks, folder.path(), &format!("{from} schedule.steps=3 {mesh}")).unwrap().losses
+            run(ranks, folder.path(), &format!("{model_from} schedule.steps=3 {mesh}")).unwrap().losses
         };
         let reference = losses(1, "");
         let meshes = [
@@ -77,12 +77,12 @@ fn settings_that_files_cannot_have_are_refused_by_name() {
         Err(error) => error.to_string(),
         Ok(config) => train_on_threads(1, &config).unwrap_err().to_string(),
     };
-    let from = format!("model.from={}", mistral.display());
-    let error = words(&[from.clone(), "model.context=64".to_owned()]);
+    let model_from = format!("model.from={}", mistral.display());
+    let error = words(&[model_from.clone(), "model.context=64".to_owned()]);
     assert!(error.starts_with("model.sliding_window = 48 is less than model.context = 64"), "{error}");
     let data = format!("data.path={}", folder.path().display());
     let [experts, last] = ["experts.count=4", "checkpoint.last=false"].map(str::to_owned);
-    let error = words(&[from, data, experts, last]);
+    let error = words(&[model_from, data, experts, last]);
     assert!(
         error.contains("model.from has a model of the family mistral")
             && error.contains("experts.count to 0"),

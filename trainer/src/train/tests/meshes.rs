@@ -38,18 +38,18 @@ pub(super) fn assert_checkpoints_move(
     steps: usize,
     configure: impl Fn(&Path, &str) -> Config,
 ) {
-    for ((ranks, from), (next_ranks, into)) in shapes.iter().zip(shapes.iter().cycle().skip(1)) {
+    for ((ranks, changes), (next_ranks, next_changes)) in shapes.iter().zip(shapes.iter().cycle().skip(1)) {
         let folder = folder();
-        let saving = configure(folder.path(), from);
-        let before = state(run_ranks(*ranks, |world| {
+        let saving = configure(folder.path(), changes);
+        let saved_state = state(run_ranks(*ranks, |world| {
             let mut run = Run::new(&saving, world).unwrap();
             (0..steps).for_each(|_| assert!(run.step().unwrap().loss.is_finite()));
             run.save().unwrap();
             run
         }));
-        let loading = configure(folder.path(), &format!("{into} checkpoint.resume=true"));
-        let after = state(run_ranks(*next_ranks, |world| Run::new(&loading, world).unwrap()));
-        assert_eq!(after, before, "{from} to {into}");
+        let loading = configure(folder.path(), &format!("{next_changes} checkpoint.resume=true"));
+        let loaded_state = state(run_ranks(*next_ranks, |world| Run::new(&loading, world).unwrap()));
+        assert_eq!(loaded_state, saved_state, "{changes} to {next_changes}");
     }
 }
 
@@ -90,11 +90,11 @@ fn checkpoints_are_exact_across_meshes() {
         // The vocabulary of 257 is padded on two ranks, and the mesh is the same again.
         ((4, 2, Zero3), (4, 2, Zero3)),
     ];
-    for (from, into) in pairs {
+    for (saved_shape, loaded_shape) in pairs {
         let folder = folder();
-        let before = saved(folder.path(), from);
-        assert_eq!(before.1, 3);
-        assert_eq!(loaded(folder.path(), into), before, "{from:?} to {into:?}");
+        let saved_state = saved(folder.path(), saved_shape);
+        assert_eq!(saved_state.1, 3);
+        assert_eq!(loaded(folder.path(), loaded_shape), saved_state, "{saved_shape:?} to {loaded_shape:?}");
     }
 }
 
@@ -102,7 +102,7 @@ fn checkpoints_are_exact_across_meshes() {
 fn checkpoint_of_other_data_is_rejected() {
     let folder = folder();
     let shape = (1, 1, ParallelKind::Replicated);
-    let before = saved(folder.path(), shape);
+    let saved_state = saved(folder.path(), shape);
     let resume = |change: &dyn Fn(String) -> String| {
         let config = shaped(folder.path(), shape);
         let path = folder.path().join("text.txt");
@@ -118,7 +118,7 @@ fn checkpoint_of_other_data_is_rejected() {
         let error = resume(&change).unwrap_err().to_string();
         assert!(error.contains("learning from other data") && error.contains("hash"), "{error}");
     }
-    assert_eq!(loaded(folder.path(), shape), before, "and the same data is known again");
+    assert_eq!(loaded(folder.path(), shape), saved_state, "and the same data is known again");
 }
 
 /// Eight ranks on three axes.
@@ -144,8 +144,8 @@ fn orders_of_axes_take_the_same_steps() {
         if place(Axis::SequenceData) < place(Axis::BatchData) {
             assert_eq!(bits(&found).0, bits(&usual).0, "{order}: the same sums in the same order");
         }
-        let near = |(left, right): (&f64, &f64)| (left / right - 1.0).abs() < 1e-5;
-        assert!(found.losses.iter().zip(&usual.losses).all(near), "{order}: {found:?}, not {usual:?}");
+        let is_near = |(left, right): (&f64, &f64)| (left / right - 1.0).abs() < 1e-5;
+        assert!(found.losses.iter().zip(&usual.losses).all(is_near), "{order}: {found:?}, not {usual:?}");
     }
 }
 

@@ -23,19 +23,19 @@ fn norms(ranks: usize, changes: &[&str]) -> [f64; 2] {
     let found = run_ranks(ranks, |world| {
         let mut run = Run::new(&config, world).unwrap();
         let inventory = Arc::clone(&run.inventory);
-        let before = collect_shards(&mut *run.strategy, &inventory);
+        let old_bits = collect_shards(&mut *run.strategy, &inventory);
         let taken = run.step().unwrap();
-        (taken.grad_norm * taken.lr, before, collect_shards(&mut *run.strategy, &inventory))
+        (taken.grad_norm * taken.lr, old_bits, collect_shards(&mut *run.strategy, &inventory))
     });
     let reported = found[0].0;
     assert!(found.iter().all(|(norm, ..)| *norm == reported), "{changes:?}: ranks report the same");
-    let (before, after): (Vec<Bits>, Vec<Bits>) =
-        found.into_iter().map(|(_, before, after)| (before, after)).unzip();
-    let (before, after) = (merge_shards(before), merge_shards(after));
+    let (old_bits, new_bits): (Vec<Bits>, Vec<Bits>) =
+        found.into_iter().map(|(_, old_bits, new_bits)| (old_bits, new_bits)).unzip();
+    let (old_bits, new_bits) = (merge_shards(old_bits), merge_shards(new_bits));
     let change = |(place, bits): (&(ParameterId, usize), &Vec<u32>)| {
-        f64::from(f32::from_bits(bits[0])) - f64::from(f32::from_bits(after[place][0]))
+        f64::from(f32::from_bits(bits[0])) - f64::from(f32::from_bits(new_bits[place][0]))
     };
-    [reported, before.iter().map(|part| change(part).powi(2)).sum::<f64>().sqrt()]
+    [reported, old_bits.iter().map(|part| change(part).powi(2)).sum::<f64>().sqrt()]
 }
 
 /// Meshes on which some parameters are on several ranks: those of norms, tied embeddings, and

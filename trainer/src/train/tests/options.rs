@@ -48,8 +48,8 @@ fn muon_nearly_matches_with_sharded_matrices() {
         let furthest =
             found.iter().zip(&weights).map(|(left, right)| (left - right).abs()).fold(0.0, f32::max);
         assert!(furthest < 1e-5 && found.len() == weights.len(), "{changes:?}: {furthest:e} apart");
-        let near = |(left, right): (&f64, &f64)| (left / right - 1.0).abs() < 1e-5;
-        assert!(losses.iter().zip(&reference).all(near), "{changes:?}: {losses:?}, not {reference:?}");
+        let is_near = |(left, right): (&f64, &f64)| (left / right - 1.0).abs() < 1e-5;
+        assert!(losses.iter().zip(&reference).all(is_near), "{changes:?}: {losses:?}, not {reference:?}");
     }
 }
 

@@ -136,9 +136,9 @@ fn memory_and_traffic_of_stages_match_formulas() {
             let mut run = Run::new(&config, world).unwrap();
             run.step().unwrap();
             let stages = run.groups.get(unisono_parallel::mesh::GroupKind::Pipeline).unwrap().clone();
-            let before = stages.traffic_stats().unwrap().bytes;
+            let bytes_before = stages.traffic_stats().unwrap().bytes;
             run.step().unwrap();
-            let sent = stages.traffic_stats().unwrap().bytes - before;
+            let sent = stages.traffic_stats().unwrap().bytes - bytes_before;
             (run.ledger().clone(), sent)
         });
         let traffic = DryRun::new(&config, 2).unwrap().traffic(config.strategy.kind).pipeline;
@@ -217,10 +217,11 @@ fn shares_of_stages_are_those_of_reported_times() {
             let share = format!("{:.0} %", 100.0 * (worked.as_secs_f64() / total.as_secs_f64()));
             (run.groups.coordinates(), share, run.stage_balance().unwrap().expect("stages"))
         });
-        for (own, _, line) in &found {
+        for (coordinates, _, line) in &found {
             let of_stage = |stage: usize| {
-                let same =
-                    found.iter().find(|(other, ..)| (other.pipeline, other.tensor) == (stage, own.tensor));
+                let same = found
+                    .iter()
+                    .find(|(other, ..)| (other.pipeline, other.tensor) == (stage, coordinates.tensor));
                 same.map(|(_, share, _)| share.as_str()).expect("a rank of the stage")
             };
             let expected = format!("stages worked {}, {} of the time", of_stage(0), of_stage(1));

@@ -141,11 +141,11 @@ fn models_with_repeated_heads_are_exported_whole() {
         train_on_threads(ranks, &configured(folder.path(), &format!("model.kv_heads=2 {changes}"))).unwrap()
     };
     let trained = run(4, "mesh.tensor=4 checkpoint.last=true");
-    let to = folder.path().join("exported");
+    let export_folder = folder.path().join("exported");
     let checkpoint = crate::checkpoint::latest(&folder.path().join("checkpoints")).unwrap();
-    export(&checkpoint, &to, &[], FileOptions::default()).unwrap();
-    let from = format!("model.from={}", to.display());
-    let loaded = run(4, &format!("{from} mesh.tensor=4 strategy.kind=zero3 schedule.steps=0"));
+    export(&checkpoint, &export_folder, &[], FileOptions::default()).unwrap();
+    let model_from = format!("model.from={}", export_folder.display());
+    let loaded = run(4, &format!("{model_from} mesh.tensor=4 strategy.kind=zero3 schedule.steps=0"));
     assert_eq!(loaded.fingerprint, trained.fingerprint);
 }
 

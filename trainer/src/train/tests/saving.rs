@@ -124,9 +124,9 @@ fn generated(checkpoint: &Path, overrides: &[String]) -> Result<String> {
     generate(checkpoint, "b", overrides, &mut |_| Ok(()))
 }
 
-fn exported(checkpoint: &Path, to: &Path) -> Result<Vec<u8>> {
-    export(checkpoint, to, &[], FileOptions::default())?;
-    Ok(std::fs::read(to.join("tokenizer.json")).unwrap())
+fn exported(checkpoint: &Path, target: &Path) -> Result<Vec<u8>> {
+    export(checkpoint, target, &[], FileOptions::default())?;
+    Ok(std::fs::read(target.join("tokenizer.json")).unwrap())
 }
 
 #[test]
@@ -147,24 +147,24 @@ fn checkpoints_contain_their_tokenizer() {
 fn checkpoints_name_no_files_outside_of_their_folder() {
     let folder = folder();
     let (secret, checkpoint) = trained_with_tokenizer(folder.path());
-    let to = folder.path().join("exported");
-    let inside = checkpoint.join("tokenizer.json");
-    std::fs::remove_file(&inside).unwrap();
-    std::os::unix::fs::symlink(&secret, &inside).unwrap();
-    let error = exported(&checkpoint, &to).unwrap_err().to_string();
+    let export_folder = folder.path().join("exported");
+    let tokenizer = checkpoint.join("tokenizer.json");
+    std::fs::remove_file(&tokenizer).unwrap();
+    std::os::unix::fs::symlink(&secret, &tokenizer).unwrap();
+    let error = exported(&checkpoint, &export_folder).unwrap_err().to_string();
     assert!(error.contains("no file but a link"), "{error}");
     for file in ["../outside.json", "/etc/hostname", ""] {
         rewrite(&checkpoint, |manifest| manifest["tokenizer"]["file"] = file.into());
-        let error = exported(&checkpoint, &to).unwrap_err().to_string();
+        let error = exported(&checkpoint, &export_folder).unwrap_err().to_string();
         assert!(error.contains("is not the name of a file"), "{error}");
     }
     rewrite(&checkpoint, |manifest| drop(manifest.as_object_mut().unwrap().remove("tokenizer")));
     let named = format!("data.tokenizer={}", secret.display());
-    for error in [exported(&checkpoint, &to).map(drop), generated(&checkpoint, &[]).map(drop)] {
+    for error in [exported(&checkpoint, &export_folder).map(drop), generated(&checkpoint, &[]).map(drop)] {
         let error = error.unwrap_err().to_string();
         assert!(error.contains(&named) && error.contains("could name any file"), "{error}");
     }
-    assert!(!to.exists());
+    assert!(!export_folder.exists());
     // Its reader decides which file is read.
     generated(&checkpoint, &[named, "sample.tokens=3".to_owned()]).unwrap();
     rewrite(&checkpoint, |manifest| {

@@ -56,10 +56,10 @@ fn sent(ranks: usize, config: &Config) -> (u64, u64) {
                 bytes_of(run.sequence_group.as_ref()),
             )
         };
-        let before = bytes(&run);
+        let bytes_before = bytes(&run);
         run.step().unwrap();
-        let after = bytes(&run);
-        (after.0 - before.0, after.1 - before.1)
+        let bytes_after = bytes(&run);
+        (bytes_after.0 - bytes_before.0, bytes_after.1 - bytes_before.1)
     };
     let results = run_ranks(ranks, of_rank);
     assert!(results.iter().all(|result| result.1 == results[0].1), "{results:?}");
@@ -130,9 +130,9 @@ fn tensor_parallel_bytes_sent(ranks: usize, config: &Config) -> f64 {
         let bytes = |run: &Run| {
             run.groups.get(unisono_parallel::mesh::GroupKind::Tensor).unwrap().traffic_stats().unwrap().bytes
         };
-        let before = bytes(&run);
+        let bytes_before = bytes(&run);
         run.step().unwrap();
-        bytes(&run) - before
+        bytes(&run) - bytes_before
     });
     results.iter().sum::<u64>() as f64 / ranks as f64 - REQUEST_BYTES
 }

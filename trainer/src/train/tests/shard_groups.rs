@@ -60,15 +60,16 @@ fn memory_of_shard_groups_matches_dry_run() {
 fn dry_run_counts_shards_and_bytes_of_groups() {
     let folder = folder();
     let predicted = |changes: &str| DryRun::new(&changed(folder.path(), changes), 4).unwrap();
-    let near = |left: f64, right: f64| assert!((left / right - 1.0).abs() < 0.05, "{left}, not {right}");
-    let whole = predicted("strategy.kind=zero2");
+    let assert_near =
+        |left: f64, right: f64| assert!((left / right - 1.0).abs() < 0.05, "{left}, not {right}");
+    let single_group = predicted("strategy.kind=zero2");
     let pairs = predicted("strategy.kind=zero2 strategy.shard_ranks=2");
     // A half of the state instead of a quarter. Padding differs.
-    near(pairs.own_memory()[2] as f64, 2.0 * whole.own_memory()[2] as f64);
-    let [whole, pairs] = [whole, pairs].map(|run| run.own_traffic());
+    assert_near(pairs.own_memory()[2] as f64, 2.0 * single_group.own_memory()[2] as f64);
+    let [single_group, pairs] = [single_group, pairs].map(|run| run.own_traffic());
     // A half of the gradients within the group and a half to the other one, not three quarters.
-    near(pairs.backward, 4.0 / 3.0 * whole.backward);
-    near(pairs.after_step, 2.0 / 3.0 * whole.after_step);
+    assert_near(pairs.backward, 4.0 / 3.0 * single_group.backward);
+    assert_near(pairs.after_step, 2.0 / 3.0 * single_group.after_step);
     let alone = predicted("strategy.kind=zero3 strategy.shard_ranks=1");
     assert_eq!(alone.own_memory(), predicted("").own_memory(), "ranks that are alone keep everything");
     assert_eq!(alone.own_traffic(), predicted("").own_traffic());

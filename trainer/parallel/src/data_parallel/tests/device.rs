@@ -19,8 +19,8 @@ fn assert_matches_host(kind: ParallelKind, ranks: usize, settings: &Settings, dt
     let (of_ranks, found): (Vec<_>, Vec<_>) = by_rank.into_iter().unzip();
     assert!(of_ranks.iter().all(|norms| norms == &of_ranks[0]), "{kind:?}: ranks differ");
     let expect = |what: &str, found: f64, host: f64| {
-        let near = (found - host).abs() <= tolerance * host.abs().max(0.1);
-        assert!(near, "{kind:?}, {dtype:?}, {what}: {found}, not {host}");
+        let is_near = (found - host).abs() <= tolerance * host.abs().max(0.1);
+        assert!(is_near, "{kind:?}, {dtype:?}, {what}: {found}, not {host}");
     };
     for (found, host) in of_ranks[0].iter().zip(norms) {
         expect("norm", f64::from_bits(*found), f64::from_bits(host));

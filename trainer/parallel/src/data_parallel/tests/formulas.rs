@@ -152,9 +152,9 @@ fn phases_by_hand() {
     // Ψ of 64 · 60 · (1 + 2 + 3 + 4) parameters in 4 bytes, of which two ranks send a half each.
     let psi = 64 * 60 * 10 * 4 / 2;
     let last = 64 * 60 * 4 * 4 / 2;
-    let size_of = |at: usize| {
+    let size_of = |index: usize| {
         let settings = Settings { prefetch: 0, ..small_buckets() };
-        phases_of(ParallelKind::ALL[at], 2, &settings)[0]
+        phases_of(ParallelKind::ALL[index], 2, &settings)[0]
     };
     assert_eq!(size_of(0), [0, 2 * psi, 0], "replicated");
     assert_eq!(size_of(1), [0, psi, psi], "ZeRO-1");
@@ -169,7 +169,7 @@ fn traffic_of(kind: ParallelKind, ranks: usize) -> Vec<u64> {
         let (inventory, memory, rank) = (plain_inventory(), Allocator::default(), group.rank());
         let mut strategy =
             new_strategy(kind, &inventory, Some(group.clone()), &small_buckets(), &memory).unwrap();
-        let before = group.traffic_stats().unwrap().bytes;
+        let bytes_before = group.traffic_stats().unwrap().bytes;
         strategy.begin_step(&plan(&inventory, 2)).unwrap();
         for micro in 0..2 {
             run_pass(&mut *strategy, &inventory, rank, micro).unwrap();
@@ -177,7 +177,7 @@ fn traffic_of(kind: ParallelKind, ranks: usize) -> Vec<u64> {
         strategy.finish_backward().unwrap();
         strategy.optimizer_step(&AdamW::default(), &Step { number: 1, lr: 0.01, grad_scale: 1.0 }).unwrap();
         strategy.wait_all().unwrap();
-        group.traffic_stats().unwrap().bytes - before
+        group.traffic_stats().unwrap().bytes - bytes_before
     };
     run_ranks_with(ranks, &config, measure)
 }

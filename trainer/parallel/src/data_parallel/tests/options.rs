@@ -93,13 +93,13 @@ fn reductions_of(kind: ParallelKind, ranks: usize, settings: &Settings) -> u64 {
     let moved = run_ranks_with(ranks, &config, |group| {
         let (inventory, memory, rank) = (plain_inventory(), Allocator::default(), group.rank());
         let mut strategy = new_strategy(kind, &inventory, Some(group.clone()), settings, &memory).unwrap();
-        let before = group.traffic_stats().unwrap().bytes;
+        let bytes_before = group.traffic_stats().unwrap().bytes;
         strategy.begin_step(&plan(&inventory, 2)).unwrap();
         for micro in 0..2 {
             run_pass(&mut *strategy, &inventory, rank, micro).unwrap();
         }
         strategy.finish_backward().unwrap();
-        group.traffic_stats().unwrap().bytes - before
+        group.traffic_stats().unwrap().bytes - bytes_before
     });
     moved[0]
 }
@@ -152,7 +152,7 @@ fn frozen_parameters_have_no_traffic_or_state() {
             let settings = Settings { prefetch: 0, ..small_buckets() };
             let mut strategy =
                 new_strategy(kind, &two_thirds, Some(group.clone()), &settings, &memory).unwrap();
-            let before = group.traffic_stats().unwrap().bytes;
+            let bytes_before = group.traffic_stats().unwrap().bytes;
             strategy.begin_step(&plan(&two_thirds, 1)).unwrap();
             run_pass(&mut *strategy, &two_thirds, rank, 1).unwrap();
             strategy.finish_backward().unwrap();
@@ -160,7 +160,7 @@ fn frozen_parameters_have_no_traffic_or_state() {
                 .optimizer_step(&AdamW::default(), &Step { number: 1, lr: 0.01, grad_scale: 1.0 })
                 .unwrap();
             strategy.wait_all().unwrap();
-            (group.traffic_stats().unwrap().bytes - before, memory.usage(AllocClass::Optimizer).current)
+            (group.traffic_stats().unwrap().bytes - bytes_before, memory.usage(AllocClass::Optimizer).current)
         });
         let (weight_bytes, shares) = (4 * 64 * 60, if kind == ParallelKind::Replicated { 1 } else { 2 });
         let sent = if kind == ParallelKind::Zero3 { gathers + 1 } else { 2 };

@@ -23,21 +23,21 @@ fn collectives(bucket_bytes: usize) -> (u64, u64) {
         let kind = ParallelKind::Replicated;
         let mut strategy = new_strategy(kind, &inventory, Some(group.clone()), &settings, &memory).unwrap();
         let operations = || group.traffic_stats().unwrap().operations;
-        let before = operations();
+        let operations_before = operations();
         strategy.begin_step(&plan(&inventory, 1)).unwrap();
         let unit = UnitId(5);
         strategy.pre_unit(unit, Direction::Backward).unwrap();
         strategy.grad_ready(ParameterId(5)).unwrap();
         strategy.post_unit(unit, Direction::Backward).unwrap();
         // Reading the weights waits for collectives under way.
-        let early = operations() - before;
+        let early = operations() - operations_before;
         for id in (0..5).rev() {
             strategy.pre_unit(UnitId(id), Direction::Backward).unwrap();
             strategy.grad_ready(ParameterId(id)).unwrap();
             strategy.post_unit(UnitId(id), Direction::Backward).unwrap();
         }
         strategy.finish_backward().unwrap();
-        (early, operations() - before)
+        (early, operations() - operations_before)
     });
     assert_eq!(counts[0], counts[1]);
     counts[0]
@@ -61,15 +61,15 @@ fn micro_batches_before_the_last_exchange_nothing() {
             let mut strategy =
                 new_strategy(kind, &inventory, Some(group.clone()), &settings, &memory).unwrap();
             let operations = || group.traffic_stats().unwrap().operations;
-            let before = operations();
+            let operations_before = operations();
             strategy.begin_step(&plan(&inventory, 3)).unwrap();
             let mut counts: Vec<u64> = Vec::new();
             for part in 0..3 {
                 run_pass(&mut *strategy, &inventory, rank, part).unwrap();
-                counts.push(operations() - before);
+                counts.push(operations() - operations_before);
             }
             strategy.finish_backward().unwrap();
-            counts.push(operations() - before);
+            counts.push(operations() - operations_before);
             counts
         });
         // One collective for each of six buckets, which begins in the last backward pass.
@@ -128,12 +128,12 @@ fn gathers_begun(prefetch: usize) -> [Vec<u64>; 2] {
         let settings = prefetch_settings(prefetch, 9);
         let mut strategy = new_strategy(kind, &inventory, Some(group.clone()), &settings, &memory).unwrap();
         let operations = || group.traffic_stats().unwrap().operations;
-        let (before, mut reductions) = (operations(), 0);
+        let (operations_before, mut reductions) = (operations(), 0);
         strategy.begin_step(&plan(&inventory, 1)).unwrap();
         let mut visit = |unit: usize, way| {
             strategy.pre_unit(UnitId(unit), way).unwrap();
             // Reading the count waits for collectives under way.
-            let begun = operations() - before - reductions;
+            let begun = operations() - operations_before - reductions;
             if way == Direction::Backward {
                 strategy.grad_ready(ParameterId(unit)).unwrap();
                 reductions += 1;

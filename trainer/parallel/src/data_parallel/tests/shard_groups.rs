@@ -28,8 +28,8 @@ fn assert_near(what: &str, found: &Bits, reference: &Bits) {
     for (place, bits) in &found.1 {
         for (found, reference) in bits.iter().zip(&reference.1[place]) {
             let [found, reference] = [found, reference].map(|&bits| f32::from_bits(bits));
-            let near = (found - reference).abs() <= 1e-3 * reference.abs().max(1.0);
-            assert!(near, "{what}, {place:?}: {found}, not {reference}");
+            let is_near = (found - reference).abs() <= 1e-3 * reference.abs().max(1.0);
+            assert!(is_near, "{what}, {place:?}: {found}, not {reference}");
         }
     }
 }

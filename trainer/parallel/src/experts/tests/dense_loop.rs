@@ -20,7 +20,7 @@ fn logits(x: &[f64], router: &[f64]) -> Vec<f64> {
 /// Returns the experts of a row from the best, of which the lower number is the first among equals.
 fn ranking(settings: &Experts, scores: &[f64]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..settings.count).collect();
-    order.sort_by(|one, other| scores[*other].total_cmp(&scores[*one]).then(one.cmp(other)));
+    order.sort_by(|left, right| scores[*right].total_cmp(&scores[*left]).then(left.cmp(right)));
     order.truncate(settings.per_token);
     order
 }
@@ -105,9 +105,12 @@ fn assert_dense_loop(settings: &Experts) -> f64 {
     let weights: Vec<Vec<f64>> =
         found.weights.iter().map(|values| unisono_nn::modules::to_f64(values)).collect();
     let expected = dense_loop(settings, SEQUENCE, &unisono_nn::modules::to_f64(&input), &weights);
-    for (at, (found, expected)) in found.output.iter().zip(&expected.output).enumerate() {
+    for (index, (found, expected)) in found.output.iter().zip(&expected.output).enumerate() {
         let error = (f64::from(*found) - expected).abs();
-        assert!(error < 1e-5 * (1.0 + expected.abs()), "{settings:?}: output {at}: {found}, not {expected}");
+        assert!(
+            error < 1e-5 * (1.0 + expected.abs()),
+            "{settings:?}: output {index}: {found}, not {expected}"
+        );
     }
     let (added, dropped) = (expected.added, expected.dropped);
     assert!((found.added - added).abs() < 1e-5 * (1.0 + added), "{settings:?}: {}, not {added}", found.added);

@@ -20,7 +20,7 @@ struct Wide {
 
 impl Wide {
     fn new(rows: usize, columns: usize, value: impl Fn(usize, usize) -> f64) -> Self {
-        let values = (0..rows * columns).map(|at| value(at / columns, at % columns)).collect();
+        let values = (0..rows * columns).map(|index| value(index / columns, index % columns)).collect();
         Self { rows, columns, values }
     }
 
@@ -112,7 +112,7 @@ fn singular_values_approach_one_and_vectors_stay() {
         let short = rows.min(columns);
         let (left, right) = (orthogonal(1, rows), orthogonal(5, columns));
         // From 1 to 3 times the smallest: well conditioned.
-        let value = |at: usize| 1.0 + 2.0 * at as f64 / short as f64;
+        let value = |index: usize| 1.0 + 2.0 * index as f64 / short as f64;
         let middle = |value_of: &dyn Fn(usize) -> f64| {
             Wide::new(rows, columns, |row, column| if row == column { value_of(row) } else { 0.0 })
         };

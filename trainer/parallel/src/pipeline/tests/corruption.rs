@@ -15,8 +15,8 @@ fn is_order_of_the_same_work(schedule: &Schedule) -> bool {
 
 /// Returns whether every operation of a row follows those of the row that it needs.
 fn row_is_ordered(schedule: &Schedule, rank: usize, row: &[Op]) -> bool {
-    let at: HashMap<Op, usize> = row.iter().enumerate().map(|(index, &op)| (op, index)).collect();
-    let follows = |index: usize, earlier: Op| at.get(&earlier).is_none_or(|&earlier| earlier < index);
+    let positions: HashMap<Op, usize> = row.iter().enumerate().map(|(index, &op)| (op, index)).collect();
+    let follows = |index: usize, earlier: Op| positions.get(&earlier).is_none_or(|&earlier| earlier < index);
     let backward_of = |index, micro, chunk| {
         follows(index, Op::Backward { micro, chunk }) && follows(index, Op::BackwardInput { micro, chunk })
     };
@@ -85,7 +85,7 @@ fn edges(schedule: &Schedule) -> Option<Vec<(Node, Node)>> {
 
 /// Returns whether rows and edges leave an order of all operations.
 fn is_acyclic(rows: &[Vec<Op>], edges: &[(Node, Node)]) -> bool {
-    let mut after: HashMap<Node, Vec<Node>> = HashMap::new();
+    let mut followers: HashMap<Node, Vec<Node>> = HashMap::new();
     let mut missing: HashMap<Node, usize> = HashMap::new();
     let nodes: Vec<Node> = rows
         .iter()
@@ -95,14 +95,14 @@ fn is_acyclic(rows: &[Vec<Op>], edges: &[(Node, Node)]) -> bool {
     let in_row =
         nodes.iter().filter(|node| node.1 > 0).map(|&(rank, index)| ((rank, index - 1), (rank, index)));
     for (earlier, later) in in_row.chain(edges.iter().copied()) {
-        after.entry(earlier).or_default().push(later);
+        followers.entry(earlier).or_default().push(later);
         *missing.entry(later).or_default() += 1;
     }
     let mut ready: Vec<Node> = nodes.iter().copied().filter(|node| !missing.contains_key(node)).collect();
     let mut ordered = 0;
     while let Some(node) = ready.pop() {
         ordered += 1;
-        for &later in after.get(&node).into_iter().flatten() {
+        for &later in followers.get(&node).into_iter().flatten() {
             let left = missing.get_mut(&later).expect("an edge ends there");
             *left -= 1;
             if *left == 0 {

@@ -70,8 +70,8 @@ impl RopeJson {
         let factor = self.factor.unwrap_or(longest as f64 / original_context as f64);
         let weights = [self.mscale, self.mscale_all_dim].map(|weight| weight.unwrap_or(0.0));
         let of_weights = (!weights.contains(&0.0)).then(|| {
-            let [above, below] = weights.map(|weight| YarnScaling::magnitude(factor, weight));
-            above / below
+            let [numerator, denominator] = weights.map(|weight| YarnScaling::magnitude(factor, weight));
+            numerator / denominator
         });
         let given = |number: Option<f64>, usual| number.filter(|number| *number != 0.0).unwrap_or(usual);
         YarnScaling {

@@ -146,8 +146,8 @@ fn windows_count_where_a_block_has_one() {
     assert_eq!(window("llama", json!({})), None);
     for model_type in ["qwen2", "qwen3"] {
         assert_eq!(window(model_type, json!({"max_window_layers": 0})), None, "it is switched off");
-        let on = json!({"use_sliding_window": true});
-        assert_eq!(window(model_type, on), None, "the first block with a window is number 28");
+        let switched_on = json!({"use_sliding_window": true});
+        assert_eq!(window(model_type, switched_on), None, "the first block with a window is number 28");
         assert_eq!(window(model_type, json!({"use_sliding_window": true, "max_window_layers": 3})), Some(64));
         let types =
             json!({"use_sliding_window": true, "layer_types": ["full_attention", "sliding_attention"]});
