@@ -301,7 +301,8 @@ impl Link for TcpLink {
             return Ok(false);
         };
         if !body.direct {
-            // Copy the bytes that were staged before the receiver requested them.
+            // These bytes came before the receiver named its target, so they were staged. The rest
+            // goes to the target directly.
             let staged =
                 Source::from(&self.lanes[lane].buffer(body.header.bytes, body.buffer)[..body.filled]);
             copy_to(Store::Cached, target.slice(0..body.filled), staged);
