@@ -120,6 +120,7 @@ impl Endpoint {
             let Some(window_set) = window_set else { continue };
             let base = window_set.operand_base(operand, peer_chunks[side])?;
             columns[side] = window_set.peer_addresses(base);
+            // The table keeps the window set, because kernels use its addresses after this call.
             held[side] = Some((window_set, base as usize));
         }
         let [inputs, outputs] = columns;
