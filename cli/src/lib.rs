@@ -111,8 +111,8 @@ struct RunArguments {
     /// before they get SIGKILL. If a rank fails, the others get SIGTERM two seconds later.
     #[arg(long, default_value_t = 30_000)]
     grace_ms: u64,
-    /// Bind the ranks to the cores of this host in order, or do not bind them. If there are more
-    /// ranks than cores, neighboring ranks share a core.
+    /// Binding of the ranks to the cores of this host. If there are more ranks than cores,
+    /// neighboring ranks share a core.
     #[arg(long, value_enum, default_value = "none")]
     bind: Bind,
     /// Program and its arguments.

@@ -50,6 +50,7 @@ impl LaunchState {
     pub(super) fn end_enqueue(&self, call: Option<OpDesc>) {
         let mut known = self.lock();
         known.enqueuing = false;
+        // If nothing was enqueued, the call before may still run, so it stays the last one.
         known.op = call.or(known.op);
     }
 

@@ -120,6 +120,8 @@ impl GroupCache {
             receives,
             slices: made.slices,
         });
+        // The oldest group makes room. The memory of its tables is used again only after the
+        // launches so far, because those may still read it.
         self.0.truncate(GROUP_CACHE_SIZE - 1);
         self.0.push_front((key, Arc::clone(&ready)));
         Ok(ready)
@@ -197,6 +199,8 @@ impl Shared {
             let shares =
                 |parts| ShareTable::from_regions(&self.endpoint, parts, arena.layout().geometry().slot_bytes);
             let tables = || Ok([shares(&sends)?, shares(&receives)?]);
+            // The tables of shares hold addresses, so a group of the same lengths with other
+            // buffers needs other tables.
             let ready = state.groups.get_or_upload(self, group.transfers(), addresses, tables)?;
             let call = OpDesc::new(state.next_group_sequence(), OpKind::SendRecv, DType::U8, None, 0, 0)
                 .on_gpu(None);

@@ -108,6 +108,8 @@ fn assign_to_lanes(transfers: &[Transfer], rank: Rank, ranks: usize, width: usiz
         }
         *moves = std::mem::take(&mut by_peer[rank]);
         let first = lanes.len();
+        // The order by distance is the one that both ends have, and without it groups could
+        // deadlock.
         let peers = (1..ranks).map(|distance| peer_at(direction, distance, rank, ranks));
         let busy = peers.filter(|&peer| !by_peer[peer].is_empty());
         for (index, peer) in busy.enumerate() {
@@ -121,6 +123,7 @@ fn assign_to_lanes(transfers: &[Transfer], rank: Rank, ranks: usize, width: usiz
     let copies = sends.into_iter().zip(receives).map(|(send, receive)| Move { into: receive.into, ..send });
     let copies: Vec<Move> = copies.collect();
     let bytes = |lane: &&mut Vec<Move>| lane.iter().map(|each| each.transfer.bytes).sum::<usize>();
+    // Copies wait for nothing, so they may follow any lane program if there is no room for another.
     match lanes.len() < 2 * width {
         true => lanes.push(copies),
         false => lanes.iter_mut().min_by_key(bytes).into_iter().for_each(|lane| lane.extend(&copies)),

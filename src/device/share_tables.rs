@@ -48,6 +48,8 @@ impl ShareTables {
         };
         let shares: Vec<Share> = places.iter().map(share).collect();
         let table = Arc::new(ShareTable::new(endpoint, &shares)?);
+        // The oldest table makes room. Its memory is used again only after the launches so far,
+        // because those may still read it.
         self.0.truncate(SHARE_TABLES_MAX - 1);
         self.0.push_front(CachedTable {
             places: places.to_vec(),

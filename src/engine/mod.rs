@@ -347,6 +347,7 @@ impl Engine {
         if !self.exchange_offsets(op)? {
             return self.run_pipelined(plan, job, op);
         }
+        // The ranks have agreed by the exchange, so all of them change the algorithm together.
         self.last_algorithm = Some(algorithm);
         let plan = self.plan(algorithm, spec)?;
         self.run_zero_copy(&plan, job, op)

@@ -160,6 +160,7 @@ impl Engine {
             if !gone {
                 break;
             }
+            // Each message counts once, at the rank that reads it.
             if transfer.direction() == Direction::Recv {
                 self.traffic.add_bytes(end - start);
             }

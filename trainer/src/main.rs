@@ -89,7 +89,7 @@ struct TrainArguments {
     /// Print memory, traffic and computation of each of RANKS ranks, and exit
     #[arg(long, value_name = "RANKS")]
     dry_run: Option<usize>,
-    /// Also print on which of hosts with this number of ranks each rank is
+    /// Number of ranks per host, to print the host of each rank too
     #[arg(long, value_name = "RANKS", requires = "dry_run")]
     per_host: Option<usize>,
     /// Changes to the configuration: `unisono-train keys` lists all keys, `--help KEY` explains one
@@ -120,10 +120,11 @@ struct GenerateArguments {
     /// Number of most probable tokens to choose from; 0 allows all
     #[arg(long)]
     top_k: Option<usize>,
-    /// Choose from the fewest most probable tokens with this probability in all
+    /// Choose from the most probable tokens whose probabilities first add up to this number
     #[arg(long)]
     top_p: Option<f64>,
-    /// Divide the positive logits of tokens that the text has, and multiply the negative ones
+    /// Divide the positive logits of tokens that the text has by this number, and multiply the
+    /// negative ones by it
     #[arg(long)]
     repetition_penalty: Option<f64>,
     /// Seed of the choices

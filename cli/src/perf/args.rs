@@ -34,8 +34,8 @@ pub(crate) struct Arguments {
     /// slowest rank. Operations run out of place, except broadcasts, which exist only in place.
     #[arg(long, value_name = "MILLISECONDS", conflicts_with_all = ["iterations", "per_iteration", "aggregate", "blocking"])]
     pub(super) samples: Option<u64>,
-    /// Number of timed iterations of each size. By default, as many as take some hundredths of a
-    /// second.
+    /// Number of timed iterations of each size. By default, all iterations of a size together take
+    /// some hundredths of a second.
     #[arg(short = 'n', long = "iters")]
     pub(super) iterations: Option<usize>,
     /// Number of warmup iterations.
@@ -50,23 +50,24 @@ pub(crate) struct Arguments {
     /// Element type: float, half, bfloat16, double, int8 ... fp8_e5m2, or all.
     #[arg(short = 'd', long = "datatype", default_value = "float")]
     dtype: String,
-    /// Root rank, or all.
+    /// Root rank, or `all` to measure with each rank as the root.
     #[arg(short = 'r', long = "root", default_value = "0")]
     root: String,
-    /// Verify the results, or do not verify them if this is 0.
+    /// Verify the results, unless this number is 0.
     #[arg(short = 'c', long = "check", default_value_t = 1)]
     pub(super) check: usize,
     /// 1: make blocking calls. 0: run the iterations as one asynchronous operation.
     #[arg(short = 'z', long = "blocking", default_value_t = 1)]
     pub(super) blocking: usize,
-    /// Time to report: 0 for that of rank 0, 1 for the average, 2 for the minimum and 3 for the
-    /// maximum over all ranks.
+    /// Time to report: 0 for the time of rank 0, 1 for the average over all ranks, 2 for the
+    /// minimum and 3 for the maximum.
     #[arg(short = 'a', long = "average", default_value_t = 1)]
     pub(super) average: usize,
     /// Write the results to this file as JSON.
     #[arg(short = 'J', long = "json")]
     pub(super) json: Option<PathBuf>,
-    /// Print no table, but each row as a JSON object on its own line as soon as it is measured.
+    /// Instead of a table, print each row as a JSON object on its own line as soon as it is
+    /// measured.
     #[arg(long)]
     pub(super) jsonl: bool,
     /// Also time every iteration separately, and report the spread of these times.
@@ -118,8 +119,8 @@ pub(crate) struct Arguments {
     /// Number of channels.
     #[arg(long)]
     channels: Option<usize>,
-    /// Bind CPU ranks to the cores in order, or do not bind them. If there are more ranks than
-    /// cores, neighboring ranks share a core. [default: core]
+    /// Binding of CPU ranks to cores. If there are more ranks than cores, neighboring ranks share a
+    /// core. [default: core]
     #[arg(long, value_enum)]
     pub(super) bind: Option<Bind>,
     /// Memory of the buffers: 0 and 1 for ordinary memory, 2 for symmetric memory (zero-copy).
@@ -135,8 +136,8 @@ pub(crate) struct Arguments {
     /// between their cores.
     #[arg(long, hide = true, requires = "samples")]
     pub(super) flag_page: Option<PathBuf>,
-    /// Report no times, but the memory of a communicator: when it is new, after an operation of 8
-    /// bytes and after one of 16 MiB.
+    /// Instead of times, report the memory of a communicator: when it is new, after an operation of
+    /// 8 bytes, and after an operation of 16 MiB.
     #[arg(long, conflicts_with = "threads")]
     pub(super) memory: bool,
     /// Flip one element before verification, to test the verification.

@@ -27,15 +27,16 @@ pub(crate) struct Arguments {
     /// Largest size to measure, in bytes.
     #[arg(short = 'e', long = "maxbytes", value_parser = size::parse, default_value = "4M")]
     max_bytes: usize,
-    /// Number of times that everything is measured. The medians of all rounds count.
+    /// Number of rounds, each of which measures everything. The median over the rounds is the
+    /// result.
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
     /// File to write. Programs use it if `UNISONO_TUNING_FILE` names it.
     #[arg(short, long, default_value = "unisono-table.txt")]
     out: PathBuf,
-    /// Write no file, but compare the automatic choice with every algorithm. The choice comes from
-    /// the file in `UNISONO_TUNING_FILE`, if that is set. The command fails if another algorithm is
-    /// more than 10 % faster at some size.
+    /// Instead of writing a file, compare the automatic choice with every algorithm. The choice
+    /// comes from the file in `UNISONO_TUNING_FILE`, if that is set. The command fails if another
+    /// algorithm is more than 10 % faster at some size.
     #[arg(long, conflicts_with = "out")]
     check: bool,
 }

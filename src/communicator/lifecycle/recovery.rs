@@ -25,10 +25,10 @@ impl Communicator {
     /// it yourself if a rank keeps its state in memory, as in the loop of the page on errors.
     ///
     /// # Errors
-    /// The error of the attempt, if it would come again. This is the case if neither the error nor
-    /// one of its [sources](StdError::source) is an [`Error`] that
-    /// [is recoverable](Error::is_recoverable), or if no rank has failed. A rank that returns such
-    /// an error and drops its clones is left out by the other ranks. Other errors are those of
+    /// The error of the attempt, if it would come again. The attempt is repeated only if a rank has
+    /// failed, and if the error or one of its [sources](StdError::source) is an [`Error`] that
+    /// [is recoverable](Error::is_recoverable). A rank that returns the error of the attempt
+    /// and drops its clones is left out by the other ranks. Other errors are those of
     /// [`Communicator::shrink_and_agree`].
     ///
     /// ```

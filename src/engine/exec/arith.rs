@@ -123,6 +123,7 @@ pub(in crate::engine) fn copy_local(
 ) {
     let (dtype, factor) = (arithmetic.dtype, arithmetic.factor_of(source_chunk));
     if memory.is_same_memory(source_chunk, target_chunk) {
+        // The bytes are in their place, but the input must still be multiplied once.
         if let Some(scalar) = factor {
             scale(dtype, scalar, memory.target(target_chunk, bytes), None);
         }

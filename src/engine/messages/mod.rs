@@ -4,10 +4,11 @@
 //! thread waits for a message, or in the background. Messages have a separate lane on every link,
 //! so they do not delay collectives, and collectives do not delay them.
 //!
-//! A message of up to [`EAGER_BYTES_MAX`] bytes is sent at once, as long as the receiver stores
-//! less than [`EAGER_CREDIT`] bytes of this sender for which there is no receive. A longer message
-//! is announced and waits for its receive. A receiver stores [`ANNOUNCED_MAX`] announcements of a
-//! sender, and the sender keeps further messages. So no sender can fill the memory of a receiver.
+//! A message of up to [`EAGER_BYTES_MAX`] bytes is sent at once, and the receiver stores it until
+//! its receive comes. A receiver stores at most [`EAGER_CREDIT`] bytes of each sender. A message
+//! that is longer, or that does not fit into this space, is announced and waits for its receive. A
+//! receiver stores [`ANNOUNCED_MAX`] announcements of a sender, and the sender keeps further
+//! messages. So no sender can fill the memory of a receiver.
 //!
 //! Every frame carries something that is bounded: credit, an announcement, a grant, or bytes of a
 //! granted message. A frame that carries nothing is a violation. One round takes at most

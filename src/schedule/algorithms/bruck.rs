@@ -54,7 +54,7 @@ pub const ALL_TO_ALL: Algorithm = Algorithm {
         steps: ceil_log2(spec.ranks),
         // One hop for each bit of each distance.
         chunks: spec.size() * (0..spec.size()).map(|distance| u64::from(distance.count_ones())).sum::<u64>(),
-        // There is a chunk for every distance that takes more than one hop.
+        // A chunk waits here between its hops, so each distance of more than one hop needs one.
         scratch_chunks: spec.size() - 1 - ceil_log2(spec.ranks),
     }),
 };

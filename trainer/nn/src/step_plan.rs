@@ -117,8 +117,8 @@ impl StepPlan {
         self.visits.iter().filter_map(|visit| Some((visit.unit, visit.work.direction()?)))
     }
 
-    /// Returns the uses of weights for which a unit's weights must be gathered, if every use frees
-    /// them: those that do not follow a use of the same unit.
+    /// Returns the uses of weights that must gather the weights of their unit, if every use frees
+    /// them. A use that follows a use of the same unit finds them present, so it is left out.
     pub fn gathers(&self) -> impl Iterator<Item = (UnitId, Direction)> + '_ {
         let mut last = None;
         self.weight_uses().filter(move |&(unit, _)| last.replace(unit) != Some(unit))

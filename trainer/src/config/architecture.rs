@@ -156,7 +156,8 @@ impl Config {
             let gpt = read_folder(Path::new(&self.model.from))?;
             self.model.set_gpt_config(&gpt);
             if let Some(experts) = gpt.experts {
-                // These keys concern the training.
+                // These keys belong to the training and not to the model, so the folder leaves them
+                // as they are.
                 let Experts { capacity_factor, balance, balance_loss, bias_rate, z_loss, .. } = self.experts;
                 self.experts =
                     Experts { capacity_factor, balance, balance_loss, bias_rate, z_loss, ..experts };

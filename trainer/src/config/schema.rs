@@ -336,10 +336,11 @@ pub struct Sample {
     pub temperature: f64,
     /// Number of most probable tokens to choose from; 0 allows all.
     pub top_k: usize,
-    /// Chooses from the fewest most probable tokens with this probability in all; 1 allows all.
+    /// Chooses from the most probable tokens whose probabilities first add up to this number; 1
+    /// allows all.
     pub top_p: f64,
-    /// Divides the positive logits of tokens that the text has, and multiplies the negative ones; 1
-    /// changes none.
+    /// Divides the positive logits of tokens that the text has by this number, and multiplies the
+    /// negative ones by it; 1 changes none.
     pub repetition_penalty: f64,
 }
 

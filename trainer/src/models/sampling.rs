@@ -12,13 +12,13 @@ pub struct Sampling {
     /// Number of most probable tokens to choose from (Fan et al., "Hierarchical neural story
     /// generation", 2018); 0 allows all.
     pub top_k: usize,
-    /// Chooses from the fewest most probable tokens with this probability in all (Holtzman et al.,
-    /// "The curious case of neural text degeneration", 2020); 1 allows all. Probabilities are those
-    /// among the `top_k` tokens.
+    /// Chooses from the most probable tokens whose probabilities first add up to this number
+    /// (Holtzman et al., "The curious case of neural text degeneration", 2020); 1 allows all.
+    /// Probabilities are those among the `top_k` tokens.
     pub top_p: f32,
-    /// Divides the positive logits of tokens that the text has, and multiplies the negative ones
-    /// (Keskar et al., "CTRL: A conditional transformer language model for controllable
-    /// generation", 2019); 1 changes none.
+    /// Divides the positive logits of tokens that the text has by this number, and multiplies the
+    /// negative ones by it (Keskar et al., "CTRL: A conditional transformer language model for
+    /// controllable generation", 2019); 1 changes none.
     pub repetition_penalty: f32,
     /// Seed of the choice, together with the position.
     pub seed: u64,

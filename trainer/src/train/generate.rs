@@ -84,7 +84,8 @@ fn with_settings_of_model(
                 .map(|(given_key, _)| given_key.trim())
                 .any(|given_key| given_key == key || given_key == "sample")
     };
-    // A setting of random choices asks for such choices.
+    // The file can ask for the most probable tokens. A given setting of random choices would then
+    // have no effect, so it turns this off.
     let is_random = is_greedy && RANDOM.into_iter().any(is_given);
     let applies = |name: &str| !(is_given(name) || is_random && RANDOM.contains(&name));
     let changes = sample.into_iter().filter(|(name, _)| applies(name));

@@ -19,6 +19,8 @@ impl ControlChannel for CombinedControl {
     }
 
     fn drain(&mut self, limit: Duration) {
+        // Messages on this host are in shared memory as soon as they are posted, so only the others
+        // are waited for.
         self.1.drain(limit);
     }
 

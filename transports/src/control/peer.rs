@@ -78,6 +78,7 @@ impl Peer {
     /// Returns the next event of this peer, if there is one.
     pub(super) fn poll(&mut self, rank: usize, context: Option<&DialContext>) -> Option<PeerEvent> {
         self.flush();
+        // Messages come before the end of the connection, because they may give the reason for it.
         if let Some(bytes) = self.next_message() {
             return Some(PeerEvent::Message { from: rank, bytes });
         }

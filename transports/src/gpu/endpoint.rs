@@ -151,6 +151,7 @@ impl Endpoint {
             memory: arena,
             peers,
         };
+        // The list comes last, because it names the memory of all other fields.
         endpoint.memory_refs = endpoint.all_memory();
         Ok(endpoint)
     }
@@ -191,6 +192,8 @@ impl Endpoint {
         let blocks =
             program.thread_blocks(self.memory.layout().geometry().channels) * program.bounds().scratch;
         let tables = program.tables();
+        // The host computes the lengths of messages with this limit, so it is raised before a
+        // launch can send any.
         for (_, stage) in self.staged_peers() {
             lock(&stage).raise_max_chunks(program.blocks_per_message());
         }
@@ -281,6 +284,8 @@ impl Endpoint {
     /// Returns true if all launches that were enqueued have ended. Launches in graphs of other
     /// libraries are not counted. The call does not query the driver.
     pub fn is_idle(&self) -> bool {
+        // A launch is counted after it was enqueued, and may have ended by then, so more launches
+        // can be complete than counted.
         self.counter.completed() >= self.counter.enqueued()
     }
 
@@ -333,6 +338,7 @@ impl Endpoint {
 impl Drop for Endpoint {
     fn drop(&mut self) {
         let streams = std::mem::take(self.streams.get_mut().unwrap_or_else(PoisonError::into_inner));
+        // Launches may still run in these streams, so the memory is kept until their work is done.
         for stream in streams {
             stream.record_memory(CaptureState::None, &self.memory_refs);
         }

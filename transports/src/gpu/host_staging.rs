@@ -59,6 +59,7 @@ impl HostStaging {
                 moved = true;
             }
         }
+        // While messages move, their sends and receives drive the link already.
         if !moved {
             link.progress()?;
         }
@@ -109,6 +110,7 @@ impl HostStaging {
             return Ok(false);
         }
         self.transferred[lane][1] += 1;
+        // The counter comes last, so a kernel that sees it finds the whole message in the slot.
         self.counter(lane, RECV_COUNTERS + TAIL).store(number + 1, Ordering::Release);
         Ok(true)
     }

@@ -151,6 +151,8 @@ impl Endpoint {
         [input, output]: [&Operand<'_>; 2],
         addresses: Option<&AddressTable>,
     ) -> Result<()> {
+        // All checks precede the first use of the stream, so a call that is refused here has
+        // enqueued nothing.
         self.check_launch(uploaded, order)?;
         let copy = output.expect_no_copy().and_then(|()| input.copy())?;
         let peer_buffers = self.peer_buffers(uploaded, addresses, [input, output])?;
@@ -170,6 +172,8 @@ impl Endpoint {
         // the stream is known to use it.
         let launched = unsafe { kernel.launch_after_copy(stream, copy, shape, &arguments) };
         self.count_launch(&launched, capture);
+        // The uses are recorded even if the launch failed, because the copy before it may have been
+        // enqueued.
         self.record_use(stream, capture);
         uploaded.record_use(stream, capture);
         if let Some(addresses) = addresses {

@@ -45,7 +45,8 @@ impl PeerMemory {
         reached: &'a [Option<MappedPeerMemory>],
     ) -> Result<Option<LinkTest<'a>>> {
         let gpu = self.gpu();
-        // One slot to its last byte, and some more.
+        // The message fills one slot to its last byte and goes on in another, so the test covers a
+        // full slot and a short one.
         let bytes = self.layout().geometry().slot_stride(Protocol::Simple) + EXTRA_BYTES;
         let is_tested = |reached: &&MappedPeerMemory| !reached.is_on(gpu);
         let peers: Vec<(usize, &MappedPeerMemory)> = reached

@@ -16,8 +16,8 @@ impl Endpoint {
         if self.all_peers_direct() { sizes.channels * sizes.ll_bytes } else { 0 }
     }
 
-    /// Enqueues this rank's part of an all_reduce of `bytes`, which are the one share of both
-    /// operands. The slices and the protocol of the parameters are ignored.
+    /// Enqueues this rank's part of an all_reduce of `bytes`. The input and the output each have
+    /// one share, which is this long. The slices and the protocol of the parameters are ignored.
     ///
     /// # Errors
     /// Returns an error if sizes do not match, if memory belongs to another GPU, or if the driver

@@ -247,6 +247,7 @@ impl Operand<'_> {
     }
 
     pub(crate) fn end_use(&self, stream: &Stream, capture: CaptureState) -> Result<()> {
+        // The kernel reads the table of the shares as well, so its memory lives as long as theirs.
         if let OperandMemory::UnevenShares { shares, .. } | OperandMemory::Regions { shares, .. } =
             self.memory
         {

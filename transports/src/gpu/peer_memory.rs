@@ -49,6 +49,7 @@ impl PeerMemory {
     /// memory.
     pub fn map(&self, handle: &IpcHandle) -> Result<MappedPeerMemory> {
         let memory = self.memory.gpu().import(handle)?;
+        // The handle comes from a peer, and offsets of the layout are used without further checks.
         if memory.bytes() != self.layout.bytes() {
             let what = format!("an arena of {} bytes instead of {}", memory.bytes(), self.layout.bytes());
             return Err(Error::InvalidUsage(what));

@@ -25,6 +25,7 @@ impl Endpoint {
             bytes.and_then(|bytes| bytes.try_into().ok()).map_or(0, u64::from_le_bytes)
         };
         let (layout, ranks) = (self.memory.layout(), self.peers.len());
+        // Peers behind the host never access this memory, so they need not be asked.
         let is_direct = |peer: usize| matches!(self.peers[peer], Peer::Direct(_));
         let mut at_rest = true;
         for protocol in Protocol::ALL {

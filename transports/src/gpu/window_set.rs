@@ -100,8 +100,8 @@ impl WindowSet {
 
 impl Endpoint {
     /// Makes the table of peers' buffers, if all ranks use the same offsets in the symmetric memory
-    /// as this one. The window sets are those of the input and of the output, if the program names
-    /// those of peers.
+    /// as this one. The first window set is that of the input and the second that of the output.
+    /// Each is present if the program names the input or the output of peers.
     ///
     /// # Errors
     /// Returns an error if an operand is not in the symmetric memory, or if there is no room for
@@ -120,6 +120,7 @@ impl Endpoint {
             let Some(window_set) = window_set else { continue };
             let base = window_set.operand_base(operand, peer_chunks[side])?;
             columns[side] = window_set.peer_addresses(base);
+            // The table keeps the window set, because kernels use its addresses after this call.
             held[side] = Some((window_set, base as usize));
         }
         let [inputs, outputs] = columns;

@@ -56,6 +56,7 @@ impl Stream {
         // The system may choose a port for this end on which a rank will want to listen.
         sockopt::set_socket_reuseaddr(&socket, true).map_err(|errno| failed(errno.into()))?;
         match connect(&socket, &address) {
+            // The kernel goes on with a connection whose call was interrupted.
             Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => {}
             Err(errno) => return Err(failed(errno.into())),
         }
@@ -78,6 +79,7 @@ impl Stream {
             what: format!("cannot connect to {address}"),
             source: errno.into(),
         };
+        // A socket whose connection failed is writable as well, and its error tells the difference.
         sockopt::socket_error(self).and_then(|ended| ended).map_err(failed)?;
         match self.is_connected_to_itself() {
             true => Err(failed(Errno::CONNREFUSED)),
@@ -156,6 +158,8 @@ impl Stream {
             let filled = bytes.len();
             bytes.resize(wanted, 0);
             let read = self.read_more(&mut bytes[filled..]);
+            // The length is corrected before an error returns, so that it never counts bytes that
+            // have not arrived.
             bytes.truncate(filled + read.as_ref().map_or(0, |read| read.unwrap_or(0)));
             if read?.is_none() {
                 return Ok(false);

@@ -53,8 +53,9 @@ pub fn connect(name: &str) -> Result<Stream> {
 
 /// Fails unless the process at the other end belongs to this user.
 ///
-/// Only the user counts. The kernel reports a process of another PID namespace as process 0, which
-/// is no error. Containers of one pod share a network namespace, but have own process numbers.
+/// The process number is not compared, because the kernel reports a process of another PID
+/// namespace as process 0, which is no error. Containers of one pod share a network namespace, but
+/// have own process numbers.
 ///
 /// # Errors
 /// [`Error::AuthFailed`] for another user, or the system's error.

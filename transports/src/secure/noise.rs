@@ -71,6 +71,8 @@ impl SessionKeys {
     /// `plain`.
     pub(crate) fn seal(&mut self, plain: &[u8], record: &mut [u8]) -> std::io::Result<usize> {
         let bytes = self.0.write_message(plain, record).map_err(std::io::Error::other)?;
+        // Both ends count the same records, so they change the key at the same one without a
+        // message.
         if self.0.sending_nonce().is_multiple_of(REKEY_RECORDS) {
             self.0.rekey_outgoing();
         }

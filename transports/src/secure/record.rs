@@ -111,6 +111,7 @@ impl RecordLayer {
             if !self.plaintext.filled().is_empty() {
                 return Ok(Some(self.plaintext.read_into(target)));
             }
+            // Nothing that follows a forged record can be trusted, so the stream ends here.
             if self.broken {
                 return Ok(Some(0));
             }
@@ -147,6 +148,8 @@ impl RecordLayer {
         let (length, body) = self.incoming.filled().split_first_chunk()?;
         let record = &body[..usize::from(u16::from_le_bytes(*length))];
         let (bytes, taken) = (record.len() - TAG_BYTES, LENGTH_BYTES + record.len());
+        // A record is authentic only as a whole, so it is opened into memory that has room for all
+        // of it.
         let fits = bytes <= target.len();
         let place = if fits { target } else { self.plaintext.spare(bytes) };
         self.keys.open(record, &mut place[..bytes])?;

@@ -139,6 +139,7 @@ pub(crate) trait EagerSlots {
 /// Shows publication `number`, whose data has been written to `slot`, to all ranks.
 #[inline]
 pub(crate) fn publish(slots: &impl EagerSlots, slot: SlotClass, number: u64, seq: u64, tag: &Tag) {
+    // The tag comes before the seq, whose release publishes the tag and the data.
     for (place, &word) in slots.tag(number).iter().zip(&tag.0) {
         place.store(word, Ordering::Relaxed);
     }

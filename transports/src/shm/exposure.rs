@@ -133,6 +133,7 @@ impl HeapExposure {
     #[cold]
     fn close(&self) {
         let group = &*self.group;
+        // New accesses are refused from here on, so the accesses to wait for become fewer.
         epoch::close(group, group.rank);
         let begun = Instant::now();
         let mut private_at = group.heap.is_shared_by_processes().then(|| self.patience());
@@ -143,6 +144,8 @@ impl HeapExposure {
                 match group.heap.make_private(&self.parts) {
                     Ok(()) => return,
                     Err(error) => {
+                        // Without private pages, only the end of the copies makes the memory safe
+                        // to return.
                         private_at = None;
                         tracing::warn!(
                             %error,

@@ -157,6 +157,7 @@ impl ShmLink {
 
     #[cold]
     fn make_lanes(&mut self) -> Result<()> {
+        // A rank receives in its own segment and sends into that of the peer, so it needs both.
         self.own.map_part(self.layout.bulk())?;
         self.theirs.map_part(self.layout.bulk())?;
         self.lanes = (0..self.layout.geometry.lanes).map(|lane| self.make_lane(lane)).collect();
@@ -221,6 +222,7 @@ impl Link for ShmLink {
             copy_to(Store::Cached, body.slice(filled..filled + part.len()), part);
             filled += part.len();
         }
+        // A slot that is not published stays free, so the next message overwrites what was copied.
         if filled != bytes {
             return Err(length_mismatch(bytes));
         }
@@ -247,6 +249,8 @@ impl Link for ShmLink {
     fn release(&mut self, lane: usize) {
         // Without lanes there is no message to release.
         let Some(Lane { incoming, receiver, header: head, .. }) = self.lanes.get_mut(lane) else { return };
+        // Only a message whose header was read is released. Otherwise, a message that has arrived
+        // since would be lost unread.
         if head.take().is_some() {
             receiver.release(incoming);
             self.sleepers.notify();
@@ -261,6 +265,7 @@ impl Link for ShmLink {
             let text = format!("{} bytes to take a message of {}", target.len(), body.len());
             return Err(Error::InvalidUsage(text));
         }
+        // The copy ends before the release, because the sender may then overwrite the slot.
         copy_to(Store::Cached, target, body);
         self.release(lane);
         Ok(true)

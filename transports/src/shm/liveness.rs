@@ -77,6 +77,8 @@ impl LivenessMonitor {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let (events, _) = epoll::wait(&self.epoll, &mut events, Some(&now)).ok()?;
         let peer = events.first()?.data.u64() as usize;
+        // A pipe without a writer stays readable, so it would be reported again and hide other
+        // ends.
         if let Some(line) = self.pipes.get_mut(peer).and_then(Option::take) {
             let _ = epoll::delete(&self.epoll, &line);
         }

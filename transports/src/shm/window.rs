@@ -186,6 +186,8 @@ impl Window {
     /// As [`SymmetricHeap::alloc`].
     pub fn alloc_symmetric(&self, bytes: usize) -> Result<HeapAllocation> {
         let heap = self.layout.heap();
+        // Operations on the heaps of peers cannot report that there is no address space, so all
+        // heaps are mapped here, where the call can still fail.
         self.segments.iter().try_for_each(|segment| segment.map_part(heap))?;
         self.heaps.heap.alloc(bytes)
     }
@@ -212,6 +214,9 @@ impl Window {
     /// Publishes `value` as this rank's signal on `lane`. Values only grow.
     #[inline]
     pub fn signal(&mut self, lane: usize, value: u64) {
+        // The value comes before the wake-up. A rank that goes to sleep after this look at the
+        // sleepers checks the value once more, and finds it
+        // (docs/decisions/0022-sleepers-are-woken.md).
         self.signal_writers[lane].signal(&self.signal_block(self.rank, lane), value);
         self.sleepers.notify();
     }
@@ -240,6 +245,7 @@ impl Window {
     /// signal.
     #[inline]
     pub fn set_tag(&mut self, lane: usize, parity: usize, tag: &Tag) {
+        // The writer is copied and put back, because the signal block borrows the whole window.
         let mut writer = self.signal_writers[lane];
         writer.set_tag(&self.signal_block(self.rank, lane), parity, tag);
         self.signal_writers[lane] = writer;

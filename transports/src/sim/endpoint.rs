@@ -106,6 +106,7 @@ impl Link for SimLink {
         let Some((head, body)) = world.receive(*key, self.peer, *rank, lane) else {
             return Ok(None);
         };
+        // The message leaves the queue here, but its credit returns only with its release.
         self.current.insert(lane, (head, body));
         Ok(Some(head))
     }

@@ -125,6 +125,7 @@ impl NetworkState {
         let way = group.route(MESSAGE, key, from, to, lane);
         let pipe = group.queue(from, to, lane);
         pipe.free_slots -= 1;
+        // The stream is copied out and put back, because `enqueue` borrows the whole network.
         let messages = pipe.messages;
         let messages = self.enqueue(messages, way, Packet::Message(head, body));
         self.fabric(key).queue(from, to, lane).messages = messages;

@@ -135,6 +135,7 @@ impl Network {
     /// at a time.
     pub(super) fn wait(&self, host: usize, time: Duration) {
         let mut world = self.lock();
+        // A dead host does not wait, so that its thread comes to the call that reports the death.
         if world.hosts[host].died_at.is_some() {
             return;
         }
@@ -157,6 +158,8 @@ impl Network {
     fn advance(&self, world: &mut NetworkState, caller: usize) {
         loop {
             let living = || world.hosts.iter().filter(|host| !host.exited);
+            // Time stands still while any host computes, so no result depends on the speed of
+            // threads (docs/decisions/0013-failures-are-simulated-from-seeds.md).
             if living().any(|host| host.wake_at.is_none()) {
                 return;
             }
@@ -355,6 +358,7 @@ impl NetworkState {
         if self.hosts[host].died_at.is_some() || self.hosts[host].exited {
             return false;
         }
+        // A dead host sends nothing, so its announcements leave before it counts as dead.
         if told {
             let endpoints: Vec<_> =
                 self.fabrics.iter().filter_map(|(key, group)| Some((*key, group.rank_of(host)?))).collect();
@@ -370,6 +374,7 @@ impl NetworkState {
     /// Ends the simulation, so that no host waits any longer.
     fn end_all(&mut self) {
         for host in 0..self.hosts.len() {
+            // Every host counts as dead, so that no new wait begins.
             self.hosts[host].died_at.get_or_insert(self.now);
             self.hosts[host].wake_at = None;
         }

@@ -51,6 +51,7 @@ impl Reconnect for SimReconnect {
         loop {
             world.check_alive(*host)?;
             if world.fabrics.get(&key).is_some_and(|group| group.endpoints[rank].joined) {
+                // The next call takes the lock itself.
                 drop(world);
                 return Ok(crate::sim::endpoint::fabric(&self.process, key, rank));
             }
@@ -115,6 +116,7 @@ impl NetworkState {
             return false;
         }
         let ranks = hosts.len();
+        // A host that died before this fabric existed has not announced its death there.
         let dead: Vec<usize> = (0..ranks).filter(|&rank| self.is_known_dead(hosts[rank])).collect();
         self.fabrics.insert(key, FabricState::new(&self.geometry, hosts));
         self.schedule_keepalives(key);
@@ -151,6 +153,8 @@ impl NetworkState {
 
     fn abandon_join(&mut self, key: u64, rank: usize) {
         match self.fabrics.contains_key(&key) {
+            // Once the fabric exists, other ranks may hold it, and learn from it that this one has
+            // left.
             true => self.close(key, rank),
             false => self.regroups.get_mut(&key).expect("this rank set out for it").failed = true,
         }

@@ -81,6 +81,7 @@ impl Connection {
     /// Returns the header of the next frame, once all of it has arrived.
     pub(super) fn read_header(&mut self) -> Option<[u8; HEADER_BYTES]> {
         if self.end - self.start < HEADER_BYTES {
+            // A part of a header moves to the front, so that the buffer has room for the rest.
             self.read_ahead.copy_within(self.start..self.end, 0);
             (self.start, self.end) = (0, self.end - self.start);
             self.fill_read_ahead(self.read_ahead_bytes);
@@ -188,6 +189,8 @@ impl Connection {
     }
 
     fn fill_read_ahead(&mut self, bytes: usize) -> usize {
+        // The record layer of an encrypted stream reads ahead itself. More than the header would
+        // only be copied once more here.
         let end =
             if self.stream.record_layer().is_some() { self.start + HEADER_BYTES } else { self.end + bytes };
         let end = end.min(self.read_ahead.len());
@@ -235,6 +238,8 @@ impl Connection {
 
     fn end(&mut self, error: &std::io::Error) {
         self.tampered |= error.kind() == ErrorKind::InvalidData;
+        // Later errors do not move the time, because the grace period of the link begins at the
+        // first.
         self.closed_at.get_or_insert_with(Instant::now);
     }
 }

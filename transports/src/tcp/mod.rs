@@ -140,6 +140,8 @@ impl TcpLink {
                 Some(incoming) => {
                     let lane = &mut self.lanes[incoming.lane];
                     let wanted = goal == ReadGoal::Header(incoming.lane) && lane.front().is_none();
+                    // The rest of the body stays in the socket until the receiver names its target,
+                    // which saves a copy.
                     if incoming.direct || wanted {
                         return Ok(());
                     }
@@ -181,6 +183,8 @@ impl TcpLink {
         if head.bytes > self.slot_bytes {
             return corrupt(format!("{} bytes on lane {lane}", head.bytes));
         }
+        // The buffer is reserved before the body is read, so a peer that sends more than it has
+        // credit for is found before its bytes need memory.
         let Some(buffer) = state.slot(head.bytes)? else {
             return corrupt(format!("more messages on lane {lane} than it has credit for"));
         };
@@ -198,6 +202,8 @@ impl TcpLink {
             let frame = Frame { lane, credit: state.take_pending_credit(), header: None }.encode();
             let Socket { connection, outgoing, .. } = &mut self.sockets[socket];
             connection.queue(&frame);
+            // If a message is half written, the credit waits for its end, because frames must not
+            // mix.
             if outgoing.is_none() {
                 connection.flush();
             }
@@ -231,6 +237,7 @@ impl Link for TcpLink {
     ) -> Result<bool> {
         let index = self.socket_of(lane);
         if self.sockets[index].outgoing.is_none() {
+            // Credit comes in frames that nobody else may be reading, so the sender reads them.
             if !self.lanes[lane].has_credit(bytes) {
                 self.read_frames(index, ReadGoal::WouldBlock)?;
             }
@@ -243,10 +250,14 @@ impl Link for TcpLink {
             self.sockets[index].outgoing = Some(Outgoing { lane, header: head, sent: 0 });
         }
         let Socket { connection, outgoing, .. } = &mut self.sockets[index];
+        // While a message of another lane is half written, this one must wait, because the bytes of
+        // a frame follow each other.
         let Some(frame) = outgoing.as_mut().filter(|frame| frame.lane == lane) else {
             return Ok(false);
         };
         frame.sent += connection.send(&frame.header, parts, frame.sent);
+        // The record layer sends only within calls. If the message counted as sent before its last
+        // record has left, the caller might make no further call.
         if frame.sent < HEADER_BYTES + bytes || !connection.is_flushed() {
             self.check_open(index)?;
             return Ok(false);
@@ -301,7 +312,8 @@ impl Link for TcpLink {
             return Ok(false);
         };
         if !body.direct {
-            // Copy the bytes that were staged before the receiver requested them.
+            // These bytes came before the receiver named its target, so they were staged. The rest
+            // goes to the target directly.
             let staged =
                 Source::from(&self.lanes[lane].buffer(body.header.bytes, body.buffer)[..body.filled]);
             copy_to(Store::Cached, target.slice(0..body.filled), staged);

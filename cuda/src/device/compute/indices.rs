@@ -2,7 +2,8 @@
 
 use crate::device::{Buffer, GpuError, Stream};
 
-/// Numbers each of which was seen to be below a limit, or to be the one that does not count.
+/// Numbers of rows or classes that have been checked: each is below a limit, or is the number that
+/// stands for none.
 pub struct Indices {
     pub(super) numbers: Buffer<u32>,
     pub(super) below: usize,

@@ -36,7 +36,7 @@ impl LocalTargets {
 
     /// Another rank has the class.
     pub const OTHER_RANK: u32 = u32::MAX - 1;
-    /// The row does not count.
+    /// Target of a row that adds nothing to the loss.
     pub const IGNORED: u32 = u32::MAX;
 
     /// All but the pointers to what changes.

@@ -201,6 +201,8 @@ impl ParamStore {
         let (bucket, range) = self.layout.location(id);
         self.alloc_gradients(bucket)?;
         let gradients = self.gradients[bucket.0].as_ref().expect("just made");
+        // The wide sum begins as a copy, because the bucket may hold gradients of earlier
+        // micro-batches.
         if is_narrow(gradients) && self.wide_grads[id.0].is_none() {
             self.wide_grads[id.0] = Some(self.widened_copy(gradients, range)?);
             self.copies += 1;

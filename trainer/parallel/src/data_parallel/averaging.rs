@@ -117,6 +117,8 @@ impl GradAverager {
             let dtype = gradients.dtype();
             return self.cast_from_wire(gradients, dtype);
         }
+        // Elements of the wire type do not fit in place, so a second buffer takes part in the
+        // reduction.
         let sent = gradients.to_dtype(
             &self.wire_memory,
             AllocClass::Buffers,

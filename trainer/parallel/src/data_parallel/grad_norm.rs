@@ -105,7 +105,7 @@ impl StrategyCore {
         let memory = &self.store.memory;
         self.tensor.iter().try_for_each(|ranks| squares.all_reduce(memory, ranks))?;
         let norm = squares.over_stages(memory, self.pipeline.as_ref())?.sqrt();
-        // Earlier GPU errors surface here at the latest.
+        // The norm scales the step, so an error of the GPU work behind it must end the step first.
         self.check()?;
         Ok(norm)
     }

@@ -54,6 +54,7 @@ impl PartialGrads {
 
     /// Sums the partial gradients over their groups.
     pub(super) fn all_reduce(&self, gradients: &mut FlatBuffer) -> Result<()> {
+        // All ranks have the same ranges in the same order, as the collectives of a group require.
         let mut sums = self.sums.iter();
         sums.try_for_each(|(group, range)| gradients.all_reduce_range(range.clone(), group.comm()))
     }

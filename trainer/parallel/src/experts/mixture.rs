@@ -118,8 +118,10 @@ impl Module for MixtureOfExperts {
         };
         let rows = dispatch.receive(pass, under_way)?;
         let results = self.experts.forward(pass, rows, &dispatch.counts())?;
+        // No computation is left that could hide the way back, so it is waited for at once.
         let results = dispatch.receive_back(pass, dispatch.send_back(pass, results))?;
         dispatch.combine(&results, Some(&routing.weights), &mut output);
+        // Backward needs the results too, for the gradients of the weights of choices.
         pass.save(Saved { input, routing, dispatch, results });
         Ok(output)
     }

@@ -41,7 +41,7 @@ pub struct ParallelPlan {
 }
 
 impl ParallelPlan {
-    /// Creates a plan from these rules. The first match of a path counts.
+    /// Creates a plan from these rules. If several rules match a path, the first one applies.
     pub fn new<'a>(lines: impl IntoIterator<Item = (&'a str, ParallelStyle)>) -> Self {
         let lines = lines.into_iter().map(|(path, style)| (path.to_owned(), style)).collect();
         Self { rules: lines, matched_paths: RefCell::default() }

@@ -68,6 +68,7 @@ impl ClientHandshake {
     /// Verifies the server's Noise message, and sends this side's confirmation.
     fn confirm(&mut self, stream: &mut Stream, config: &HandshakeConfig) -> Result<()> {
         let message = self.received[STATUS_BYTES..].try_into().expect("as many bytes as were wanted");
+        // An error below leaves this state, so no later bytes continue a handshake that has failed.
         let keys = match std::mem::replace(&mut self.state, State::Ended) {
             State::AwaitReply(noise) => noise.finish(message),
             State::AwaitConfirmation(_) | State::Ended => None,

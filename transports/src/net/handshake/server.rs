@@ -59,6 +59,8 @@ impl ServerHandshake {
     fn reply(&mut self, stream: &mut Stream, config: &HandshakeConfig) -> Result<()> {
         let (prologue, message) = self.received.split_at(PROLOGUE_BYTES);
         let Some((keys, message)) = respond(&config.secret, prologue, message)? else {
+            // The refusal only tells the client the reason, so this side reports its own error in
+            // any case.
             let _ = stream.write_now(&[&preamble()[..], &[REFUSED]].concat());
             let rank = claimed_rank(prologue);
             return Err(auth_failed(
@@ -74,11 +76,14 @@ impl ServerHandshake {
     /// do.
     fn finish(&mut self, stream: &mut Stream, config: &HandshakeConfig) -> Result<Hello> {
         let (first, confirmation) = self.received.split_at(FIRST_BYTES);
+        // The keys are taken, so a second confirmation finds none and fails.
         let (Some(mut keys), Some(hello)) = (self.keys.take(), decode_hello(first)) else {
             return Err(auth_failed(stream, "its purpose is unknown, or its handshake is over"));
         };
         let (own_encrypts, encrypts) =
             (config.encrypts(stream), open_confirmation(stream, &mut keys, confirmation)?);
+        // The answer is sent even if only one side encrypts, because the client learns that from
+        // it.
         stream.write_now(&seal_confirmation(&mut keys, own_encrypts)?)?;
         if encrypts != own_encrypts {
             let (peer, rank) = (stream.peer(), Some(hello.rank as usize));

@@ -102,6 +102,8 @@ impl Dialer {
             return Ok(DialOutcome::Pending);
         }
         while self.streams.len() < self.connections {
+            // The step takes the state, so this is read before it. An error after both sides are
+            // authenticated is final, unless this is a probe.
             let authenticated = matches!(self.state, ConnState::AwaitAccept(_));
             match self.step(context) {
                 Ok(StepOutcome::Advanced) => {}
@@ -123,6 +125,7 @@ impl Dialer {
         let (state, outcome) = match std::mem::take(&mut self.state) {
             ConnState::Idle => {
                 let stream = start_connect(self.address)?;
+                // If this rank sleeps, the answer of the peer wakes it.
                 context.watcher.iter().for_each(|watcher| watcher.add(&stream));
                 (ConnState::Connecting(stream), StepOutcome::Advanced)
             }

@@ -71,6 +71,8 @@ impl HandshakePool {
             let ready = self.poll(watched, deadline)?;
             let mut events: Vec<PoolEvent> = Vec::new();
             events.extend((0..watched.len()).filter(|&index| ready[index]).map(PoolEvent::Ready));
+            // Pending connections come before new ones, because `ready` has no entry for the new
+            // ones.
             self.advance_pending(&ready[watched.len()..], &mut events);
             self.accept_new(&ready[watched.len()..], &mut events);
             if !events.is_empty() || Instant::now() >= deadline {

@@ -103,6 +103,8 @@ impl LazyLink {
         if matches!(dialed, Ok(DialOutcome::Pending)) {
             return Ok(());
         }
+        // The end is reported after an error as well, so that the acceptor admits the peer when the
+        // peer dials.
         self.dialer = None;
         self.context.acceptor.dial_finished(self.peer, matches!(dialed, Ok(DialOutcome::Connected(_))));
         match dialed {

@@ -121,7 +121,8 @@ impl LlamaJson {
         let has_biases = match family {
             Family::Llama => self.attention_bias == self.mlp_bias,
             Family::Qwen3 => !self.attention_bias,
-            // Others have no such keys.
+            // Other families have no keys of biases, so their files cannot ask for an unsupported
+            // one.
             _ => true,
         };
         let kinds = self.layer_types.iter().flatten().filter(|_| switches.window == Window::Switch);
