@@ -21,7 +21,7 @@ use crate::engine::registry::CommRegistry;
 use crate::engine::telemetry::flight::Recorder;
 use crate::engine::watchdog::control_msg::ControlMsg;
 use crate::engine::watchdog::deadline::Deadline;
-use crate::engine::watchdog::peer_state::{Liveness, PeerState};
+use crate::engine::watchdog::peer_state::{Liveness, PeerState, failure_of_peers};
 use crate::error::{Error, ErrorKind, Result};
 use crate::op_desc::OpDesc;
 use crate::schedule::Rank;
@@ -327,15 +327,9 @@ impl Watchdog {
 
     /// Fails if a peer failed, or if one of `blocked` finalized and nothing of it arrived for a
     /// while.
-    ///
-    /// The most certain failure is reported: an exit before silence, silence before a reset
-    /// connection.
     fn check_failed(&self, mut blocked: impl Iterator<Item = Rank>, idle: Duration) -> Result<()> {
-        for liveness in [Liveness::Exited, Liveness::Unreachable, Liveness::Reset] {
-            let found = self.peers.iter().position(|peer| peer.liveness == liveness);
-            if let Some(error) = found.and_then(|peer| self.peers[peer].failure(peer, self.timeout)) {
-                return Err(error);
-            }
+        if let Some(error) = failure_of_peers(&self.peers, self.timeout) {
+            return Err(error);
         }
         match blocked.find(|&peer| self.peers[peer].liveness == Liveness::Finalized) {
             Some(peer) if idle > FINALIZE_GRACE => Err(Error::new(ErrorKind::PeerFinalized { peer })),
