@@ -32,11 +32,13 @@ pub(super) struct WaitReport {
 }
 
 /// Everything that is known of one peer.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct PeerState {
     pub(super) liveness: Liveness,
     /// Time at which the news arrived that the peer finalized.
     pub(super) finalized_at: Option<Duration>,
+    /// The failure elsewhere because of which the peer finalized.
+    reason: Option<String>,
     report: Option<WaitReport>,
 }
 
@@ -57,11 +59,13 @@ impl PeerState {
         };
     }
 
-    /// Records that the peer finalized the communicator. A known failure remains.
-    pub(super) fn finalize(&mut self, now: Duration) {
+    /// Records that the peer finalized the communicator, perhaps because of a failure elsewhere. A
+    /// known failure remains.
+    pub(super) fn finalize(&mut self, reason: Option<String>, now: Duration) {
         if self.liveness == Liveness::Running {
             self.liveness = Liveness::Finalized;
             self.finalized_at = Some(now);
+            self.reason = reason;
         }
     }
 
@@ -88,6 +92,16 @@ impl PeerState {
         matches!(self.liveness, Liveness::Finalized | Liveness::Exited)
     }
 
+    /// Returns the error for a peer that finalized because of a failure elsewhere.
+    pub(super) fn explained_departure(&self, peer: Rank) -> Option<ErrorKind> {
+        self.reason.as_deref().map(|reason| ErrorKind::left_after(peer, reason))
+    }
+
+    /// Returns the error for a peer that finalized and is waited for.
+    pub(super) fn departure(&self, peer: Rank) -> ErrorKind {
+        self.explained_departure(peer).unwrap_or(ErrorKind::PeerFinalized { peer })
+    }
+
     /// Returns what is known of a peer that failed.
     fn failure(&self, timeout: Duration) -> Option<String> {
         match self.liveness {
@@ -107,14 +121,14 @@ impl PeerState {
 ///
 /// The most certain failure is reported: an exit before silence, silence before a reset connection.
 /// Several peers may have failed, one because of another, and nothing shows in which order. So the
-/// error names them all.
+/// error names them all, and also tells the failure because of which another peer left.
 pub(super) fn failure_of_peers(peers: &[PeerState], timeout: Duration) -> Option<Error> {
     let liveness = [Liveness::Exited, Liveness::Unreachable, Liveness::Reset]
         .into_iter()
         .find(|&liveness| peers.iter().any(|peer| peer.liveness == liveness))?;
     let failed: Vec<Rank> = (0..peers.len()).filter(|&rank| peers[rank].liveness == liveness).collect();
     let (&peer, others) = failed.split_first()?;
-    let what = format!("{}{}", peers[peer].failure(timeout)?, also_gone(others));
+    let what = format!("{}{}{}", peers[peer].failure(timeout)?, also_gone(others), told(peers, peer));
     Some(Error::new(ErrorKind::PeerFailed { peer, what }))
 }
 
@@ -126,6 +140,18 @@ fn also_gone(others: &[Rank]) -> String {
         ([name], _) => format!("; {name} is gone, too"),
         (names, 0) => format!("; {} are gone, too", names.join(", ")),
         (names, more) => format!("; {} and {more} more are gone, too", names.join(", ")),
+    }
+}
+
+/// Returns a text with the failure because of which a peer left, unless that failure is the end of
+/// rank `gone` itself.
+fn told(peers: &[PeerState], gone: Rank) -> String {
+    let mut reasons = peers.iter().enumerate().filter_map(|(rank, peer)| Some((rank, peer.reason.as_ref()?)));
+    match reasons.next() {
+        Some((rank, reason)) if !reason.contains(&format!("rank {gone} is gone")) => {
+            format!("; rank {rank} has left, because {reason}")
+        }
+        _ => String::new(),
     }
 }
 
@@ -158,7 +184,7 @@ mod tests {
     #[test]
     fn peer_state_exit_after_finalize_is_no_failure() {
         let mut peer = PeerState::default();
-        peer.finalize(Duration::ZERO);
+        peer.finalize(None, Duration::ZERO);
         for event in [PeerEvent::Exited { from: 1 }, PeerEvent::Reset { from: 1 }] {
             peer.on_event(&event);
         }
@@ -170,7 +196,7 @@ mod tests {
     fn peer_state_finalize_does_not_hide_failure() {
         let mut peer = PeerState::default();
         peer.on_event(&PeerEvent::Unreachable { from: 1 });
-        peer.finalize(Duration::ZERO);
+        peer.finalize(None, Duration::ZERO);
         assert_eq!(peer.liveness, Liveness::Unreachable);
         assert!(failure_of_peers(&[peer], Duration::ZERO).is_some());
     }
@@ -208,5 +234,19 @@ mod tests {
         let mut peers = peers_without([3]);
         peers[1].on_event(&PeerEvent::Reset { from: 1 });
         assert_eq!(report(&peers), (Some(3), format!("rank 3 is gone {exited})")));
+    }
+
+    #[test]
+    fn error_of_an_exit_tells_why_others_left() {
+        let reason = "a related communicator of 9 ranks failed: rank 5 is gone (it was killed)";
+        let mut peers = peers_without([3]);
+        peers[2].finalize(Some(reason.to_owned()), Duration::ZERO);
+        let (peer, text) = report(&peers);
+        assert_eq!(peer, Some(3));
+        assert!(text.ends_with(&format!("; rank 2 has left, because {reason})")), "{text}");
+        // The reason says what this rank has found itself.
+        let mut peers = peers_without([5]);
+        peers[2].finalize(Some(reason.to_owned()), Duration::ZERO);
+        assert!(!report(&peers).1.contains("rank 2"));
     }
 }
