@@ -194,6 +194,21 @@ impl Engine {
         self.poisoned.get_or_insert(left);
     }
 
+    /// Tells the peers the failure of this communicator or of a related one, because the process
+    /// ends with an error. Without a failure that this rank has not handled, tells nothing.
+    ///
+    /// Messages and links stay as they are, because other threads may still use them.
+    pub(crate) fn tell_failure(&mut self) {
+        if self.left || self.process != fork_guard::current_pid() {
+            return;
+        }
+        let Some(reason) = self.watchdog.related_failure() else { return };
+        let error = self.poisoned.clone();
+        let error = error.unwrap_or_else(|| self.own_error(ErrorKind::left_after(self.fabric.rank, reason)));
+        self.watchdog.repeat_error(&mut *self.fabric.control, &error);
+        self.fabric.control.drain(GOODBYE_TIME_MAX);
+    }
+
     /// Waits until the peers' systems have received everything that was sent. Warns of peers that
     /// do not receive it.
     fn drain_links(&mut self) {
