@@ -132,7 +132,8 @@ impl Error {
 
     /// Returns the other rank that the error is about. This is the rank that failed, left, aborted
     /// or called a different operation, or the first rank for which this rank waited. After a
-    /// failure, all survivors get the rank that failed.
+    /// failure, all survivors get the rank that failed. If it failed in a related communicator,
+    /// they get the rank that left this one because of that.
     pub fn peer(&self) -> Option<Rank> {
         self.0.kind.peer(self.0.rank)
     }

@@ -242,6 +242,55 @@ fn finalized_rank_is_named_before_deadline() {
     }
 }
 
+/// Returns the error of rank 2, which waits for rank 0 in a group that rank 0 drops. Rank 1 leaves
+/// the world, and rank 0 gets an error there before it drops the group. If `shrinks` is true, ranks
+/// 0 and 2 shrink the world before the drop.
+fn error_in_dropped_group(world: World, shrinks: bool) -> Error {
+    let reported = std::sync::Barrier::new(2);
+    let errors = world.run(3, &long_timeout(), |comm| {
+        if comm.rank() == 1 {
+            return None;
+        }
+        let pair = comm.create_group(&[0, 2], 0).expect("both members are here");
+        if comm.rank() == 0 || shrinks {
+            comm.recv(&mut [0u8], 1).expect_err("rank 1 has left");
+        }
+        let left = shrinks.then(|| comm.shrink().expect("two ranks are left"));
+        let error = if comm.rank() == 0 {
+            drop(pair);
+            None
+        } else {
+            Some(pair.recv(&mut [0u8], 0).expect_err("rank 0 has left"))
+        };
+        // The other communicators of rank 0 end only now.
+        reported.wait();
+        drop(left);
+        error
+    });
+    errors.into_iter().flatten().next().expect("the error of rank 2")
+}
+
+#[test]
+fn failure_is_told_to_ranks_of_other_groups() {
+    for world in World::ALL {
+        let error = error_in_dropped_group(world, false);
+        let text = error.to_string();
+        let told =
+            "rank 0 has left the communicator, because a related communicator of 3 ranks failed: rank 1 ";
+        assert!(text.contains(told), "{world:?}: {text}");
+        assert_eq!((error.peer(), error.is_recoverable()), (Some(0), true), "{world:?}: {text}");
+    }
+}
+
+#[test]
+fn failure_that_a_shrink_handled_is_not_told() {
+    for world in World::ALL {
+        let error = error_in_dropped_group(world, true);
+        let text = error.to_string();
+        assert!(error.peer() == Some(0) && !text.contains("related"), "{world:?}: {text}");
+    }
+}
+
 #[test]
 fn abort_from_other_thread_ends_waits_on_every_rank() {
     for world in World::ALL {

@@ -86,7 +86,11 @@ class Timeout(Error):
 
 
 class Aborted(Error):
-    """A rank ended the communicator for all ranks: it failed, shrinks, or called ``abort``."""
+    """A rank ended the communicator for all ranks: it failed, shrinks, or called ``abort``.
+
+    The kind is also used if a rank left the communicator because a related one of that rank had failed. The text tells
+    that failure.
+    """
 
     code = 9
 

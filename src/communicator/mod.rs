@@ -79,6 +79,10 @@ use unisono_transports::{Fabric, ListenerGuard, sys::fork_guard};
 /// waited get two seconds to complete, and the process warns of those that are lost. If the process
 /// ends in another way, the other ranks are told that the rank has failed.
 ///
+/// If a related communicator of the rank has failed before, the other ranks are told this, too.
+/// Communicators are related if one was made of the other, or both of the same one. After a rank
+/// has made a further one, for example by [`Communicator::shrink`], it does not tell the failure.
+///
 /// ```compile_fail,E0382
 /// # let comm = unisono::Communicator::local(1).unwrap().remove(0);
 /// drop(comm);

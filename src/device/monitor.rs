@@ -188,7 +188,7 @@ impl Shared {
                 let (sent, expected) = (status.seen, status.wanted);
                 ErrorKind::CountMismatch { sender: peer, sent, receiver: rank, expected }
             }
-            Ending::PeerFinalized => ErrorKind::PeerFinalized { peer },
+            Ending::PeerFinalized => self.host_comm.with_engine(|engine| Ok(engine.departure(peer)))?,
             Ending::TimedOut => {
                 let config = self.host_comm.config();
                 let timeout = config.gpu.timeout;

@@ -77,6 +77,7 @@ impl Engine {
     /// Makes every later call return `error`, sends it to the peers, and records it.
     pub(super) fn poison(&mut self, error: Error) {
         self.watchdog.broadcast_error(&mut *self.fabric.control, &error);
+        self.watchdog.record_failure(&error);
         self.recorder.set_error(error.clone());
         self.messages.fail_all(&error);
         self.poisoned = Some(error);
@@ -134,6 +135,11 @@ impl Engine {
         self.watchdog.failed_ranks()
     }
 
+    /// Returns the error for an operation that waits for `peer`, which has finalized.
+    pub(crate) fn departure(&self, peer: Rank) -> ErrorKind {
+        self.watchdog.departure(peer)
+    }
+
     /// Returns the operation that `peer` last announced to be waiting in.
     pub(crate) fn last_report(&self, peer: Rank) -> Option<OpDesc> {
         self.watchdog.last_report(peer)
@@ -176,12 +182,31 @@ impl Engine {
         if self.poisoned.is_none() {
             self.drain_links();
         }
-        // A shrunk communicator ended for all of its ranks, which is no error.
-        let error = self.poisoned.as_ref().filter(|_| !self.shrunk);
-        self.watchdog.goodbye(&mut *self.fabric.control, error);
+        let control = &mut *self.fabric.control;
+        match &self.poisoned {
+            None => self.watchdog.goodbye_without_error(control),
+            // A shrunk communicator ended for all of its ranks, which is no error.
+            Some(_) if self.shrunk => self.watchdog.goodbye(control, None),
+            Some(error) => self.watchdog.goodbye(control, Some(error)),
+        }
         self.fabric.control.drain(GOODBYE_TIME_MAX);
         self.fabric.links.iter_mut().for_each(|link| *link = None);
         self.poisoned.get_or_insert(left);
+    }
+
+    /// Tells the peers the failure of this communicator or of a related one, because the process
+    /// ends with an error. Without a failure that this rank has not handled, tells nothing.
+    ///
+    /// Messages and links stay as they are, because other threads may still use them.
+    pub(crate) fn tell_failure(&mut self) {
+        if self.left || self.process != fork_guard::current_pid() {
+            return;
+        }
+        let Some(reason) = self.watchdog.related_failure() else { return };
+        let error = self.poisoned.clone();
+        let error = error.unwrap_or_else(|| self.own_error(ErrorKind::left_after(self.fabric.rank, reason)));
+        self.watchdog.repeat_error(&mut *self.fabric.control, &error);
+        self.fabric.control.drain(GOODBYE_TIME_MAX);
     }
 
     /// Waits until the peers' systems have received everything that was sent. Warns of peers that

@@ -25,6 +25,10 @@ pub enum AbortCause {
     Shrink,
     /// The rank failed, or noticed this failure. A [`Timeout`](ErrorKind::Timeout) lists only ranks
     /// of which it had heard nothing.
+    ///
+    /// If the rank left this communicator after a failure in a related one, this is
+    /// [`PeerFinalized`](ErrorKind::PeerFinalized), and the text of the reason tells the other
+    /// failure.
     Failure(Box<ErrorKind>),
 }
 
@@ -71,6 +75,25 @@ impl ErrorKind {
             by: rank,
             reason: what.to_owned(),
             cause: AbortCause::Failure(Box::new(failure)),
+        }
+    }
+
+    /// Returns the kind for ranks that wait for rank `rank`, which has left because of `reason`: a
+    /// failure in another communicator, whose ranks may have other numbers.
+    pub(crate) fn left_after(rank: Rank, reason: impl Into<String>) -> Self {
+        let failure = ErrorKind::PeerFinalized { peer: rank };
+        ErrorKind::Aborted { by: rank, reason: reason.into(), cause: AbortCause::Failure(Box::new(failure)) }
+    }
+
+    /// Returns the reason if this kind is one of [`ErrorKind::left_after`].
+    pub(crate) fn departure_reason(&self) -> Option<&str> {
+        match self {
+            ErrorKind::Aborted { by, reason, cause: AbortCause::Failure(failure) }
+                if **failure == (ErrorKind::PeerFinalized { peer: *by }) =>
+            {
+                Some(reason)
+            }
+            _ => None,
         }
     }
 
@@ -167,6 +190,7 @@ mod tests {
             gone.for_peers(1, None),
             ErrorKind::Gpu(text()).for_peers(1, None),
             ErrorKind::panicked(1, "its thread panicked"),
+            ErrorKind::left_after(1, text()),
         ];
         let no = [
             ErrorKind::Mismatch { rank: 0, op, other: 1, other_op: op },
@@ -192,5 +216,15 @@ mod tests {
         assert!(error.to_string().contains(text), "{error}");
         let silent = timeout(vec![(3, None)]).for_peers(1, None);
         assert_eq!(Error::new(silent).with_rank(0, "here", None).peer(), Some(3));
+    }
+
+    #[test]
+    fn departure_after_a_failure_has_its_reason() {
+        let kind = ErrorKind::left_after(1, "a disk is full");
+        assert_eq!(kind.to_string(), "rank 1 has left the communicator, because a disk is full");
+        assert_eq!((kind.departure_reason(), kind.peer(Some(0))), (Some("a disk is full"), Some(1)));
+        for other in [ErrorKind::PeerFinalized { peer: 1 }, ErrorKind::panicked(1, "it panicked")] {
+            assert_eq!(other.departure_reason(), None, "{other}");
+        }
     }
 }

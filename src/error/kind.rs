@@ -72,9 +72,10 @@ pub enum ErrorKind {
         /// The time for which nothing moved.
         after: Duration,
     },
-    /// A rank ended the communicator for all ranks.
+    /// A rank ended the communicator for all ranks, or left it after a related communicator of that
+    /// rank had failed.
     Aborted {
-        /// The rank that ended it.
+        /// The rank that ended or left it.
         by: Rank,
         /// The reason as text.
         reason: String,
@@ -269,7 +270,10 @@ impl fmt::Display for ErrorKind {
             ErrorKind::MessageTimeout { what, after, .. } => {
                 write!(f, "{what}: nothing moved for {:.1} s", after.as_secs_f64())
             }
-            ErrorKind::Aborted { by, reason, .. } => write!(f, "rank {by} aborted: {reason}"),
+            ErrorKind::Aborted { by, reason, .. } => match self.departure_reason() {
+                Some(_) => write!(f, "rank {by} has left the communicator, because {reason}"),
+                None => write!(f, "rank {by} aborted: {reason}"),
+            },
             ErrorKind::NotFinite { rank, index, what } => {
                 write!(f, "element {index} of what rank {rank} gave is {what}")
             }

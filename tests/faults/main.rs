@@ -19,6 +19,7 @@ mod network;
 mod process;
 mod proxy;
 mod recovery;
+mod related;
 mod soak;
 mod stopped;
 mod training_loop;

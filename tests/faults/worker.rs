@@ -17,6 +17,7 @@ fn worker_entry() {
         "parted" => super::network::run_partitioned,
         "member" => super::grow::run_worker,
         "stepper" => super::recovery::run_worker,
+        "relative" => super::related::run_worker,
         "exposed" => super::late_stores::run_worker,
         "forking" => super::late_stores::run_parent,
         "runner" => super::soak::run_worker,

@@ -98,7 +98,7 @@ class UnisonoBackend(Exchanges, Subgroups, Coalescing, Backend if HAS_BACKENDS e
     def get_error(self):
         """Returns the kind of error that ended the group, as torch names it. `abort` by the program is no error."""
         kinds, error = torch._C._distributed_c10d.ErrorType, self._comm.error()
-        if error is None or isinstance(error, Aborted):
+        if error is None or (isinstance(error, Aborted) and not error.is_recoverable):
             return kinds.SUCCESS
         return kinds.TIMEOUT if isinstance(error, Timeout) else kinds.COMM_ERROR
 

@@ -162,10 +162,10 @@ pub(in crate::communicator) fn process_is_ending() -> bool {
 
 /// Ends all communicators of a process that ends regularly.
 ///
-/// A process that ends with an error does nothing here, so its peers learn that it has failed.
+/// A process that ends with an error leaves nothing here, so its peers learn that it has failed.
 fn leave_all(code: i32) {
     if code != 0 {
-        return;
+        return tell_failures();
     }
     PROCESS_IS_ENDING.store(true, Ordering::Relaxed);
     let (begun, process) = (Instant::now(), fork_guard::current_pid());
@@ -190,6 +190,20 @@ fn leave_all(code: i32) {
         thread::sleep(PAUSE);
     }
     open.iter().for_each(|shared| shared.end_at_deadline());
+}
+
+/// Tells the other ranks of a process that ends with an error which failure came before, if there
+/// was one. They would otherwise take this process for the cause.
+fn tell_failures() {
+    let process = fork_guard::current_pid();
+    for shared in all_communicators(Instant::now()) {
+        // A thread that uses the engine may never return it.
+        if shared.process == process
+            && let Ok(mut engine) = shared.engine.try_lock()
+        {
+            engine.tell_failure();
+        }
+    }
 }
 
 /// Returns the communicators of this process. Another thread may hold the lock of the list. This

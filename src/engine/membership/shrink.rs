@@ -194,7 +194,7 @@ impl ShrinkDriver<'_> {
             PeerEvent::Unreachable { .. } | PeerEvent::Reset { .. } => {}
             PeerEvent::Message { from, bytes } => {
                 match ControlMsg::decode(&bytes, self.engine.fabric.ranks) {
-                    Some(ControlMsg::Finalized) => self.agreement.on_failure(from),
+                    Some(ControlMsg::Finalized { .. }) => self.agreement.on_failure(from),
                     Some(ControlMsg::Membership(view)) => {
                         let result = self.agreement.on_view(from, view, self.elapsed());
                         result.map_err(|Excluded(peer)| self.excluded(peer))?;

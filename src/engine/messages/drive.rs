@@ -89,7 +89,7 @@ impl Engine {
     }
 
     fn finalized_error(&self, peer: Rank) -> Error {
-        let error = Error::new(ErrorKind::PeerFinalized { peer });
+        let error = Error::new(self.watchdog.departure(peer));
         error.with_rank(self.fabric.rank, &self.config.host, None)
     }
 

@@ -18,7 +18,11 @@ pub(crate) enum ControlMsg {
     /// The sender called this operation, and a later one that fails because earlier ones differ.
     Called(OpDesc),
     /// The sender is done with this communicator.
-    Finalized,
+    Finalized {
+        /// The failure of a related communicator because of which the sender leaves, if there was
+        /// one.
+        reason: Option<String>,
+    },
     /// The sender failed, and the communicator with it.
     Failed {
         /// The rank that failed.
@@ -37,7 +41,7 @@ impl ControlMsg {
             ControlMsg::Waiting(op) => encode_op(WAITING, op),
             ControlMsg::WaitingElsewhere(op) => encode_op(WAITING_ELSEWHERE, op),
             ControlMsg::Called(op) => encode_op(CALLED, op),
-            ControlMsg::Finalized => vec![FINALIZED],
+            ControlMsg::Finalized { reason } => encode_goodbye(reason.as_deref().unwrap_or_default()),
             ControlMsg::Failed { by, kind } => encode_failure(*by, kind),
             ControlMsg::Membership(view) => encode_view(view),
         }
@@ -51,7 +55,9 @@ impl ControlMsg {
             WAITING => Some(ControlMsg::Waiting(take_op(&mut body)?)),
             WAITING_ELSEWHERE => Some(ControlMsg::WaitingElsewhere(take_op(&mut body)?)),
             CALLED => Some(ControlMsg::Called(take_op(&mut body)?)),
-            FINALIZED => Some(ControlMsg::Finalized),
+            FINALIZED => {
+                Some(ControlMsg::Finalized { reason: Some(text_of(body)).filter(|text| !text.is_empty()) })
+            }
             FAILED => decode_failure(&mut body, ranks),
             MEMBERSHIP => decode_view(&mut body, ranks).map(ControlMsg::Membership),
             _ => None,
@@ -87,6 +93,12 @@ const BY_FAILURE: u64 = 2;
 
 fn encode_op(kind: u8, op: &OpDesc) -> Vec<u8> {
     std::iter::once(kind).chain(op.tag(0).to_bytes()).collect()
+}
+
+/// Encodes a goodbye: FINALIZED, then the reason.
+fn encode_goodbye(reason: &str) -> Vec<u8> {
+    let text_bytes = utf8_prefix_len(reason, MAX_CONTROL_MSG_BYTES - 1);
+    std::iter::once(FINALIZED).chain(reason.bytes().take(text_bytes)).collect()
 }
 
 /// Encodes a failure: FAILED, sender, then its kind.
@@ -387,7 +399,8 @@ mod tests {
             ControlMsg::WaitingElsewhere(call(2)),
             ControlMsg::Called(call(3)),
         ];
-        for message in failures.chain(waits).chain([ControlMsg::Finalized, ControlMsg::Membership(view)]) {
+        let goodbyes = [None, Some(what())].map(|reason| ControlMsg::Finalized { reason });
+        for message in failures.chain(waits).chain(goodbyes).chain([ControlMsg::Membership(view)]) {
             assert_eq!(ControlMsg::decode(&message.encode(), VIEW_RANKS_MAX), Some(message));
         }
     }
@@ -449,6 +462,9 @@ mod tests {
             let shown = format!("{kind} {kind:?}");
             assert!(kind.to_string().contains("\\u{1b}[2J") && !shown.contains('\x1b'), "{shown}");
         }
+        let goodbye = ControlMsg::Finalized { reason: Some("\x1b[2J".to_owned()) }.encode();
+        let reason = Some("\\u{1b}[2J".to_owned());
+        assert_eq!(ControlMsg::decode(&goodbye, RANKS), Some(ControlMsg::Finalized { reason }));
     }
 
     #[test]
@@ -466,6 +482,9 @@ mod tests {
             assert!(reason.len() > 400 && long.starts_with(&reason), "{reason}");
             assert_eq!(cause.failure().is_some(), failed);
         }
+        let goodbye = ControlMsg::Finalized { reason: Some(long) }.encode();
+        assert_eq!(goodbye.len(), MAX_CONTROL_MSG_BYTES - 1, "a character of two bytes does not fit");
+        assert!(ControlMsg::decode(&goodbye, RANKS).is_some());
     }
 
     proptest! {

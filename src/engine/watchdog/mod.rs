@@ -21,7 +21,7 @@ use crate::engine::registry::CommRegistry;
 use crate::engine::telemetry::flight::Recorder;
 use crate::engine::watchdog::control_msg::ControlMsg;
 use crate::engine::watchdog::deadline::Deadline;
-use crate::engine::watchdog::peer_state::{Liveness, PeerState};
+use crate::engine::watchdog::peer_state::{Liveness, PeerState, failure_of_peers};
 use crate::error::{Error, ErrorKind, Result};
 use crate::op_desc::OpDesc;
 use crate::schedule::Rank;
@@ -163,13 +163,20 @@ impl Watchdog {
     /// A rank that fails sends its error before it closes its links. So a closed link is explained
     /// by a control message that has arrived already.
     pub(super) fn root_cause(&mut self, control: &mut dyn ControlChannel, error: Error) -> Error {
-        if !matches!(error.kind(), ErrorKind::PeerFailed { .. }) {
+        let ErrorKind::PeerFailed { peer, .. } = *error.kind() else {
             return error;
-        }
+        };
         if let Err(cause) = self.read_events(control) {
             return cause;
         }
-        self.check_failed(std::iter::empty(), Duration::ZERO).err().unwrap_or(error)
+        let failure = failure_of_peers(&self.peers, self.timeout);
+        let explained = || self.peers.get(peer)?.explained_departure(peer).map(Error::new);
+        failure.or_else(explained).unwrap_or(error)
+    }
+
+    /// Returns the error for an operation that waits for `peer`, which has finalized.
+    pub(super) fn departure(&self, peer: Rank) -> ErrorKind {
+        self.peers.get(peer).map_or(ErrorKind::PeerFinalized { peer }, |state| state.departure(peer))
     }
 
     /// Returns, for each rank, whether it exited or finalized.
@@ -262,6 +269,17 @@ impl Watchdog {
         self.send(control, &ControlMsg::WaitingElsewhere(op));
     }
 
+    /// Records that this communicator has failed, for the goodbyes of related communicators.
+    pub(super) fn record_failure(&self, error: &Error) {
+        self.registry.record_failure(self.peers.len(), error.kind());
+    }
+
+    /// Returns the failure of a related communicator that this rank has not handled, if there was
+    /// one.
+    pub(super) fn related_failure(&self) -> Option<String> {
+        self.registry.failure()
+    }
+
     /// Tells all peers that this rank is done with the communicator.
     ///
     /// An error is sent first, even if it came from a peer, because this message may arrive before
@@ -270,7 +288,15 @@ impl Watchdog {
         if let Some(error) = error {
             self.send_error(control, error);
         }
-        self.send(control, &ControlMsg::Finalized);
+        self.send(control, &ControlMsg::Finalized { reason: None });
+    }
+
+    /// Tells all peers that this rank is done with a communicator that has not failed, and the
+    /// failure of a related one that this rank has not handled.
+    ///
+    /// This is no error message, because peers that do not need this rank any more may go on.
+    pub(super) fn goodbye_without_error(&self, control: &mut dyn ControlChannel) {
+        self.send(control, &ControlMsg::Finalized { reason: self.related_failure() });
     }
 
     /// Reads the clock and the events, and applies all deadlines of the current wait.
@@ -326,19 +352,14 @@ impl Watchdog {
     }
 
     /// Fails if a peer failed, or if one of `blocked` finalized and nothing of it arrived for a
-    /// while.
-    ///
-    /// The most certain failure is reported: an exit before silence, silence before a reset
-    /// connection.
-    fn check_failed(&self, mut blocked: impl Iterator<Item = Rank>, idle: Duration) -> Result<()> {
-        for liveness in [Liveness::Exited, Liveness::Unreachable, Liveness::Reset] {
-            let found = self.peers.iter().position(|peer| peer.liveness == liveness);
-            if let Some(error) = found.and_then(|peer| self.peers[peer].failure(peer, self.timeout)) {
-                return Err(error);
-            }
+    /// while. Among these, a peer that told why it left is reported before others.
+    fn check_failed(&self, blocked: impl Iterator<Item = Rank>, idle: Duration) -> Result<()> {
+        if let Some(error) = failure_of_peers(&self.peers, self.timeout) {
+            return Err(error);
         }
-        match blocked.find(|&peer| self.peers[peer].liveness == Liveness::Finalized) {
-            Some(peer) if idle > FINALIZE_GRACE => Err(Error::new(ErrorKind::PeerFinalized { peer })),
+        let finalized = blocked.filter(|&peer| self.peers[peer].liveness == Liveness::Finalized);
+        match finalized.min_by_key(|&peer| self.peers[peer].explained_departure(peer).is_none()) {
+            Some(peer) if idle > FINALIZE_GRACE => Err(Error::new(self.peers[peer].departure(peer))),
             _ => Ok(()),
         }
     }
@@ -364,7 +385,7 @@ impl Watchdog {
 
     fn on_message(&mut self, peer: Rank, bytes: &[u8]) -> Result<()> {
         match ControlMsg::decode(bytes, self.peers.len()) {
-            Some(ControlMsg::Finalized) => self.peers[peer].finalize(self.now),
+            Some(ControlMsg::Finalized { reason }) => self.peers[peer].finalize(reason, self.now),
             Some(ControlMsg::Waiting(op)) => {
                 self.peers[peer].report_wait(op, false, self.now);
                 self.check_mismatch(peer, op)?;

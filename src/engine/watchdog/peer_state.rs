@@ -32,11 +32,13 @@ pub(super) struct WaitReport {
 }
 
 /// Everything that is known of one peer.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct PeerState {
     pub(super) liveness: Liveness,
     /// Time at which the news arrived that the peer finalized.
     pub(super) finalized_at: Option<Duration>,
+    /// The failure elsewhere because of which the peer finalized.
+    reason: Option<String>,
     report: Option<WaitReport>,
 }
 
@@ -57,11 +59,13 @@ impl PeerState {
         };
     }
 
-    /// Records that the peer finalized the communicator. A known failure remains.
-    pub(super) fn finalize(&mut self, now: Duration) {
+    /// Records that the peer finalized the communicator, perhaps because of a failure elsewhere. A
+    /// known failure remains.
+    pub(super) fn finalize(&mut self, reason: Option<String>, now: Duration) {
         if self.liveness == Liveness::Running {
             self.liveness = Liveness::Finalized;
             self.finalized_at = Some(now);
+            self.reason = reason;
         }
     }
 
@@ -88,21 +92,71 @@ impl PeerState {
         matches!(self.liveness, Liveness::Finalized | Liveness::Exited)
     }
 
-    /// Returns the error for a peer that failed.
-    pub(super) fn failure(&self, peer: Rank, timeout: Duration) -> Option<Error> {
-        let what = match self.liveness {
-            Liveness::Running | Liveness::Finalized => return None,
-            Liveness::Exited => "its process ended or closed its connection".to_owned(),
+    /// Returns the error for a peer that finalized because of a failure elsewhere.
+    pub(super) fn explained_departure(&self, peer: Rank) -> Option<ErrorKind> {
+        self.reason.as_deref().map(|reason| ErrorKind::left_after(peer, reason))
+    }
+
+    /// Returns the error for a peer that finalized and is waited for.
+    pub(super) fn departure(&self, peer: Rank) -> ErrorKind {
+        self.explained_departure(peer).unwrap_or(ErrorKind::PeerFinalized { peer })
+    }
+
+    /// Returns what is known of a peer that failed.
+    fn failure(&self, timeout: Duration) -> Option<String> {
+        match self.liveness {
+            Liveness::Running | Liveness::Finalized => None,
+            Liveness::Exited => Some("its process ended or closed its connection".to_owned()),
             Liveness::Unreachable => {
-                format!("its host has answered nothing for {:.1} s", timeout.as_secs_f64())
+                Some(format!("its host has answered nothing for {:.1} s", timeout.as_secs_f64()))
             }
             Liveness::Reset => {
-                "its connection was reset, and nothing shows that its process ended".to_owned()
+                Some("its connection was reset, and nothing shows that its process ended".to_owned())
             }
-        };
-        Some(Error::new(ErrorKind::PeerFailed { peer, what }))
+        }
     }
 }
+
+/// Returns the error for the peers that failed, if there are any.
+///
+/// The most certain failure is reported: an exit before silence, silence before a reset connection.
+/// Several peers may have failed, one because of another, and nothing shows in which order. So the
+/// error names them all, and also tells the failure because of which another peer left.
+pub(super) fn failure_of_peers(peers: &[PeerState], timeout: Duration) -> Option<Error> {
+    let liveness = [Liveness::Exited, Liveness::Unreachable, Liveness::Reset]
+        .into_iter()
+        .find(|&liveness| peers.iter().any(|peer| peer.liveness == liveness))?;
+    let failed: Vec<Rank> = (0..peers.len()).filter(|&rank| peers[rank].liveness == liveness).collect();
+    let (&peer, others) = failed.split_first()?;
+    let what = format!("{}{}{}", peers[peer].failure(timeout)?, also_gone(others), told(peers, peer));
+    Some(Error::new(ErrorKind::PeerFailed { peer, what }))
+}
+
+/// Returns a text that names further peers that are gone.
+fn also_gone(others: &[Rank]) -> String {
+    let names: Vec<_> = others.iter().take(NAMES_MAX).map(|rank| format!("rank {rank}")).collect();
+    match (&names[..], others.len() - names.len()) {
+        ([], _) => String::new(),
+        ([name], _) => format!("; {name} is gone, too"),
+        (names, 0) => format!("; {} are gone, too", names.join(", ")),
+        (names, more) => format!("; {} and {more} more are gone, too", names.join(", ")),
+    }
+}
+
+/// Returns a text with the failure because of which a peer left, unless that failure is the end of
+/// rank `gone` itself.
+fn told(peers: &[PeerState], gone: Rank) -> String {
+    let mut reasons = peers.iter().enumerate().filter_map(|(rank, peer)| Some((rank, peer.reason.as_ref()?)));
+    match reasons.next() {
+        Some((rank, reason)) if !reason.contains(&format!("rank {gone} is gone")) => {
+            format!("; rank {rank} has left, because {reason}")
+        }
+        _ => String::new(),
+    }
+}
+
+/// Peers that an error names beside the first one.
+const NAMES_MAX: usize = 8;
 
 /// Time for which a wait report is believed.
 pub(super) const REPORT_TTL: Duration = Duration::from_secs(1);
@@ -130,20 +184,69 @@ mod tests {
     #[test]
     fn peer_state_exit_after_finalize_is_no_failure() {
         let mut peer = PeerState::default();
-        peer.finalize(Duration::ZERO);
+        peer.finalize(None, Duration::ZERO);
         for event in [PeerEvent::Exited { from: 1 }, PeerEvent::Reset { from: 1 }] {
             peer.on_event(&event);
         }
         assert_eq!(peer.liveness, Liveness::Finalized);
-        assert!(peer.failure(1, Duration::ZERO).is_none());
+        assert!(failure_of_peers(&[peer], Duration::ZERO).is_none());
     }
 
     #[test]
     fn peer_state_finalize_does_not_hide_failure() {
         let mut peer = PeerState::default();
         peer.on_event(&PeerEvent::Unreachable { from: 1 });
-        peer.finalize(Duration::ZERO);
+        peer.finalize(None, Duration::ZERO);
         assert_eq!(peer.liveness, Liveness::Unreachable);
-        assert!(peer.failure(1, Duration::ZERO).is_some());
+        assert!(failure_of_peers(&[peer], Duration::ZERO).is_some());
+    }
+
+    /// Returns the states of peers of which those in `exited` have exited.
+    fn peers_without(exited: impl IntoIterator<Item = Rank>) -> Vec<PeerState> {
+        let mut peers = vec![PeerState::default(); 16];
+        exited.into_iter().for_each(|rank| peers[rank].on_event(&PeerEvent::Exited { from: rank }));
+        peers
+    }
+
+    /// Returns the rank and the text of the error for these peers.
+    fn report(peers: &[PeerState]) -> (Option<Rank>, String) {
+        let error = failure_of_peers(peers, Duration::ZERO).expect("a peer has failed");
+        (error.peer(), error.kind().to_string())
+    }
+
+    #[test]
+    fn error_names_all_peers_that_exited() {
+        let exited = "(its process ended or closed its connection";
+        for (ranks, first, others) in [
+            (3..4, 3, ""),
+            (3..5, 3, "; rank 4 is gone, too"),
+            (3..6, 3, "; rank 4, rank 5 are gone, too"),
+            (
+                0..12,
+                0,
+                "; rank 1, rank 2, rank 3, rank 4, rank 5, rank 6, rank 7, rank 8 and 3 more are gone, too",
+            ),
+        ] {
+            let text = format!("rank {first} is gone {exited}{others})");
+            assert_eq!(report(&peers_without(ranks)), (Some(first), text));
+        }
+        // A peer whose end is less certain is not listed with those that exited.
+        let mut peers = peers_without([3]);
+        peers[1].on_event(&PeerEvent::Reset { from: 1 });
+        assert_eq!(report(&peers), (Some(3), format!("rank 3 is gone {exited})")));
+    }
+
+    #[test]
+    fn error_of_an_exit_tells_why_others_left() {
+        let reason = "a related communicator of 9 ranks failed: rank 5 is gone (it was killed)";
+        let mut peers = peers_without([3]);
+        peers[2].finalize(Some(reason.to_owned()), Duration::ZERO);
+        let (peer, text) = report(&peers);
+        assert_eq!(peer, Some(3));
+        assert!(text.ends_with(&format!("; rank 2 has left, because {reason})")), "{text}");
+        // The reason says what this rank has found itself.
+        let mut peers = peers_without([5]);
+        peers[2].finalize(Some(reason.to_owned()), Duration::ZERO);
+        assert!(!report(&peers).1.contains("rank 2"));
     }
 }

@@ -1,4 +1,5 @@
 use crate::engine::membership::agreement::{Phase, View};
+use crate::engine::registry::RegisteredComm;
 use crate::engine::telemetry::flight::Owner;
 use crate::engine::watchdog::peer_state::REPORT_TTL;
 use crate::engine::watchdog::*;
@@ -73,7 +74,7 @@ fn watchdog_goodbye_repeats_error_heard_from_peer() {
     watchdog.broadcast_error(&mut control, &received);
     assert_eq!(control.0, [], "the rank that failed tells all others itself");
     watchdog.goodbye(&mut control, Some(&received));
-    assert_eq!(control.0, [ControlMsg::Failed { by: 0, kind }, ControlMsg::Finalized]);
+    assert_eq!(control.0, [ControlMsg::Failed { by: 0, kind }, ControlMsg::Finalized { reason: None }]);
 }
 
 /// A rank that hears of a failure from a peer may shrink before the peer's message arrives at all.
@@ -110,11 +111,66 @@ fn watchdog_sends_own_error_once_before_goodbye() {
     watchdog.broadcast_error(&mut control, &error);
     watchdog.goodbye(&mut control, Some(&error));
     let failed = ControlMsg::Failed { by: 0, kind: error.kind().clone() };
-    assert_eq!(control.0, [failed, ControlMsg::Finalized]);
+    assert_eq!(control.0, [failed, ControlMsg::Finalized { reason: None }]);
 
     control.0.clear();
     watchdog.goodbye(&mut control, None);
-    assert_eq!(control.0, [ControlMsg::Finalized]);
+    assert_eq!(control.0, [ControlMsg::Finalized { reason: None }]);
+}
+
+/// A communicator that has nothing to announce.
+struct SilentComm;
+
+impl RegisteredComm for SilentComm {
+    fn notify_blocked(&self, _: OpDesc) {}
+}
+
+/// Returns the reason in the goodbye of a communicator that has not failed.
+fn told_reason(watchdog: &Watchdog) -> Option<String> {
+    let mut control = RecordingControl::default();
+    watchdog.goodbye_without_error(&mut control);
+    match &control.0[..] {
+        [ControlMsg::Finalized { reason }] => reason.clone(),
+        other => panic!("{other:?}"),
+    }
+}
+
+const RELATED_FAILURE: &str = "a related communicator of 3 ranks failed: rank 1 is gone (it was killed)";
+
+#[test]
+fn watchdog_goodbye_tells_unhandled_failure_elsewhere() {
+    let (failed, mut healthy) = (watchdog_of_three(), watchdog_of_three());
+    healthy.registry = Arc::clone(&failed.registry);
+    failed.record_failure(&Error::new(ErrorKind::shrunk(1, &[])));
+    assert_eq!(told_reason(&healthy), None, "a shrink without a failure is none");
+    failed.record_failure(&Error::new(ErrorKind::PeerFailed { peer: 1, what: "it was killed".to_owned() }));
+    failed.record_failure(&Error::new(ErrorKind::PeerFinalized { peer: 2 }));
+    assert_eq!(told_reason(&healthy).as_deref(), Some(RELATED_FAILURE));
+    let made: Arc<dyn RegisteredComm> = Arc::new(SilentComm);
+    healthy.registry.register(Arc::downgrade(&made));
+    assert_eq!(told_reason(&healthy), None, "a rank that makes a communicator goes on");
+}
+
+#[test]
+fn watchdog_reports_why_an_awaited_peer_left() {
+    let mut watchdog = watchdog_of_three();
+    for (peer, reason) in [(1, None), (2, Some(RELATED_FAILURE.to_owned()))] {
+        let bytes = ControlMsg::Finalized { reason }.encode();
+        watchdog.on_event(PeerEvent::Message { from: peer, bytes }).unwrap();
+    }
+    let late = FINALIZE_GRACE + Duration::from_millis(1);
+    watchdog.check_failed(std::iter::empty(), late).expect("nobody waits for them");
+    watchdog.check_failed([1, 2].into_iter(), FINALIZE_GRACE).expect("data may still arrive");
+    let error = watchdog.check_failed([1, 2].into_iter(), late).unwrap_err();
+    assert_eq!(*error.kind(), ErrorKind::left_after(2, RELATED_FAILURE));
+
+    let what = "it closed its data connection".to_owned();
+    let lost = Error::new(ErrorKind::PeerFailed { peer: 2, what });
+    let cause = watchdog.root_cause(&mut RecordingControl::default(), lost);
+    assert_eq!(*cause.kind(), ErrorKind::left_after(2, RELATED_FAILURE));
+
+    watchdog.record_failure(&error);
+    assert_eq!(watchdog.related_failure().as_deref(), Some(RELATED_FAILURE), "it does not grow");
 }
 
 fn broadcast(sequence: u64, root: Rank) -> OpDesc {
