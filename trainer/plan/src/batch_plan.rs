@@ -142,7 +142,7 @@ fn not_divisible(global: usize, micro: usize, ranks: usize) -> String {
 }
 
 /// Returns the divisors of `number` as text.
-pub(super) fn divisors(number: usize) -> String {
+fn divisors(number: usize) -> String {
     factors(number).iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
 }
 

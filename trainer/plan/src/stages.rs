@@ -1,16 +1,14 @@
 //! Pipeline stages of a run.
 
-use crate::config::{Config, StageSplit};
-use crate::data::BatchPlan;
+use crate::{BatchPlan, GptShape};
 use std::ops::Range;
-use unisono_nn::error::{Error, Result};
+use unisono_nn::error::Result;
 use unisono_nn::parameter::{Inventory, Parameter, UnitId};
 use unisono_nn::step_plan::StepPlan;
-use unisono_parallel::mesh::Mesh;
-use unisono_parallel::pipeline::{Op, Order, Program, Schedule, Split};
+use unisono_parallel::pipeline::{Op, Program, Schedule, Split};
 
 /// Stages of a model, and the order of their work. `None` runs the whole model on one rank.
-pub(crate) struct Stages(Option<Pipeline>);
+pub struct Stages(Option<Pipeline>);
 
 struct Pipeline {
     schedule: Schedule,
@@ -31,32 +29,23 @@ pub(crate) struct HeldLayers {
 }
 
 impl Stages {
-    /// Divides the configured model over the pipeline of `mesh`.
+    /// Returns the only stage of a run without a pipeline.
+    pub fn single() -> Self {
+        Self(None)
+    }
+
+    /// Divides a model of `layers` layers over the stages of `schedule`.
     ///
     /// # Errors
-    /// Fails for a schedule that does not exist or does not fit, and for a model with too few
-    /// layers.
-    pub(crate) fn new(
-        config: &Config,
-        mesh: &Mesh,
-        batch: &BatchPlan,
-        inventory: &Inventory,
-    ) -> Result<Self> {
-        let (ranks, settings) = (mesh.degrees().pipeline, &config.pipeline);
-        if ranks == 1 {
-            return Ok(Self(None));
-        }
-        check_supported(config)?;
-        let order = Order::find(&settings.schedule)?;
-        let chunks = if settings.chunks == 0 { order.usual_chunks() } else { settings.chunks };
-        let schedule = order.schedule_parts(ranks, batch.accumulation, batch.micro_sequences, chunks)?;
-        let units = split(config, inventory).divide(config.model.layers, schedule.stages())?;
+    /// Fails as [`Split::divide`] does, for example for a model with too few layers.
+    pub fn new(schedule: Schedule, split: &Split, layers: usize) -> Result<Self> {
+        let units = split.divide(layers, schedule.stages())?;
         Ok(Self(Some(Pipeline { schedule, units })))
     }
 
     /// Keeps the units of the rank `stage` of the pipeline. Returns true if it shares a parameter
     /// with another rank.
-    pub(crate) fn keep_own(&self, stage: usize, inventory: &mut Inventory) -> bool {
+    pub fn keep_own(&self, stage: usize, inventory: &mut Inventory) -> bool {
         let Some(Pipeline { schedule, units }) = &self.0 else { return false };
         let owner = |unit: UnitId| {
             let of_unit = units.iter().position(|units| units.contains(&unit.0));
@@ -67,7 +56,7 @@ impl Stages {
     }
 
     /// Returns the program of a step on the rank `stage` of the pipeline.
-    pub(crate) fn program(&self, stage: usize, batch: &BatchPlan, inventory: &Inventory) -> Program {
+    pub fn program(&self, stage: usize, batch: &BatchPlan, inventory: &Inventory) -> Program {
         match &self.0 {
             Some(Pipeline { schedule, units }) => Program::new(schedule, stage, units),
             None => {
@@ -111,7 +100,7 @@ impl Stages {
     }
 
     /// Returns the program of the forward of one micro-batch.
-    pub(crate) fn forward_program(&self, stage: usize, inventory: &Inventory) -> Program {
+    pub fn forward_program(&self, stage: usize, inventory: &Inventory) -> Program {
         match &self.0 {
             Some(Pipeline { schedule, units }) => Program::forward_only(schedule, stage, units),
             None => Program { plan: StepPlan::forward_only(inventory.units.len()), ..Program::default() },
@@ -125,24 +114,10 @@ fn layer_count(stage: &Range<usize>, stages: &[Range<usize>]) -> usize {
     stage.len() - usize::from(stage.start == 0) - usize::from(stage.end == end)
 }
 
-fn split(config: &Config, inventory: &Inventory) -> Split {
-    let settings = &config.pipeline;
-    if !settings.stage_ends.is_empty() {
-        return Split::Ends(settings.stage_ends.clone());
-    }
-    if settings.layers_per_stage > 0.0 {
-        return Split::LayersPerStage(settings.layers_per_stage);
-    }
-    match settings.split {
-        StageSplit::Even => Split::Even,
-        StageSplit::Cost => Split::ByCost(unit_costs(config, inventory)),
-    }
-}
-
 /// Returns the multiply-add operations of each unit per token: matrix products, and attention in
 /// layers. An embedding has none.
-fn unit_costs(config: &Config, inventory: &Inventory) -> Vec<f64> {
-    let attention = config.model.context * config.gpt_config().query_width();
+pub fn unit_costs(gpt: &GptShape, inventory: &Inventory) -> Vec<f64> {
+    let attention = gpt.context * gpt.query_width();
     let products = |unit| {
         let matrices = inventory.parameters_of(unit).map(|id| &inventory[id]);
         matrices.filter(|parameter| parameter.shape.len() > 1).map(Parameter::count).sum::<usize>()
@@ -153,14 +128,4 @@ fn unit_costs(config: &Config, inventory: &Inventory) -> Vec<f64> {
         _ => products(UnitId(number)) + attention,
     };
     (0..inventory.units.len()).map(|number| cost(number) as f64).collect()
-}
-
-fn check_supported(config: &Config) -> Result<()> {
-    let ranks = config.mesh.pipeline;
-    if config.data.breadth_first > 1 {
-        let what = format!("data.breadth_first = {} with mesh.pipeline = {ranks}", config.data.breadth_first);
-        let remedy = "set it to 1, and pipeline.schedule to \"breadth-first\"";
-        return Err(Error::invalid(format!("{what}: the schedule has the order; {remedy}")));
-    }
-    Ok(())
 }

@@ -1,14 +1,14 @@
 //! Command line arguments of a plan.
 
 use crate::config::Config;
-use crate::cost::{BytesPerParam, Hardware, Link, ModelShape};
-use crate::models::GptConfig;
-use crate::planner::report::PlanReport;
-use crate::planner::topology::Topology;
-use crate::planner::{plot, presets, runs, tables, warnings};
+use crate::machine;
+use crate::plan_command::{files, runs};
 use std::path::PathBuf;
 use unisono_nn::error::{Error, Result};
 use unisono_parallel::experts::Experts;
+use unisono_plan::GptShape;
+use unisono_plan::cost::{BytesPerParam, Hardware, Link, ModelShape};
+use unisono_plan::planner::{Candidate, PlanReport, published_model, published_names};
 
 /// Model, hardware and batch of a plan.
 #[derive(Clone, Debug, clap::Args)]
@@ -144,17 +144,19 @@ impl PlanArgs {
             self.bucket_mb.or(config.as_ref().map(|config| config.strategy.bucket_mb)).unwrap_or(25.0);
         let bucket = positive("--bucket-mb", bucket)? * f64::from(1 << 20);
         let mut answer = match &config {
-            Some(config) => PlanReport::for_config(config, shape, hardware, tokens, bucket)?,
+            Some(config) => {
+                let memory_of = |candidate: &Candidate| runs::exact_memory(candidate, config);
+                PlanReport::among_runs(shape, hardware, tokens, bucket, memory_of)?
+            }
             None if self.tokens.is_some() => PlanReport::new(shape, hardware, tokens, bucket)?,
             None => with_equal_parts(shape, hardware, tokens, bucket)?,
         };
         answer.fit_error = error;
         if let Some(tokens) = self.train_tokens.as_deref().map(parse_number).transpose()? {
-            answer.throughput = answer.throughput.map(|pace| pace.with_train_tokens(tokens));
+            answer.set_train_tokens(tokens);
         }
         if let Some(config) = &config {
-            let lines = warnings::for_config(config, &answer.hardware, &answer.decision.parallel)?;
-            answer.warnings.extend(lines);
+            answer.compare_configured(config.strategy.kind, config.mesh);
         }
         self.write_files(config.as_ref(), &mut answer)?;
         Ok(answer)
@@ -163,13 +165,14 @@ impl PlanArgs {
     /// Writes the files that are asked for, and measures.
     fn write_files(&self, config: Option<&Config>, answer: &mut PlanReport) -> Result<()> {
         if let Some(path) = &self.plot {
-            std::fs::write(path, plot::svg(answer)).map_err(|error| Error::file(path, error))?;
+            std::fs::write(path, answer.svg()).map_err(|error| Error::file(path, error))?;
         }
         let needs_config =
             |flag: &str| Error::invalid(format!("{flag} is for a configuration: give --config or KEY=VALUE"));
         if let Some(path) = &self.write {
             let config = config.ok_or_else(|| needs_config("--write"))?;
-            answer.chosen().ok_or_else(|| Error::invalid(nothing_runs(answer)))?.write(config, path)?;
+            let chosen = answer.chosen().ok_or_else(|| Error::invalid(nothing_runs(answer)))?;
+            runs::write(chosen, config, path)?;
         }
         if let Some(steps) = self.measure {
             let config = config.ok_or_else(|| needs_config("--measure"))?;
@@ -178,7 +181,8 @@ impl PlanArgs {
                 let what = format!("--measure with {hosts} hosts: it runs all ranks on this one");
                 return Err(Error::invalid(what));
             }
-            answer.measured = tables::measured(answer, config, check_count("--measure", steps)?)?;
+            let steps = check_count("--measure", steps)?;
+            answer.compare_measured(|candidate| runs::measure_candidate(candidate, config, steps))?;
         }
         Ok(())
     }
@@ -191,7 +195,7 @@ impl PlanArgs {
 
     fn shape(&self, config: Option<&Config>) -> Result<ModelShape> {
         let mut shape = match config {
-            Some(config) => ModelShape::from_config(config)?,
+            Some(config) => config.model_shape()?,
             None => self.usual_shape()?,
         };
         shape.gpt.activation_checkpointing |= self.activation_checkpointing;
@@ -200,9 +204,10 @@ impl PlanArgs {
 
     /// Returns the shape of a model of this size, with the usual proportions unless they are given.
     fn usual_shape(&self) -> Result<ModelShape> {
-        let preset = presets::find(&self.model);
-        let shape = preset.map_or_else(|| parameters(&self.model).map(ModelShape::from_parameters), Ok)?;
-        let usual = &shape.gpt;
+        let published = published_model(&self.model);
+        let mut shape =
+            published.map_or_else(|| parameters(&self.model).map(ModelShape::from_parameters), Ok)?;
+        let usual = shape.gpt;
         let [vocabulary, sequence, width, heads, layers] = [
             (self.vocabulary, usual.vocabulary, "--vocabulary"),
             (self.sequence, usual.context, "--sequence"),
@@ -224,9 +229,10 @@ impl PlanArgs {
         if self.layers.or(self.width).is_some() && self.experts.is_none() && shape.experts() == 1 {
             check_dimensions(shape.parameters, layers, width)?;
         }
-        let gpt = GptConfig { vocabulary, context, width, heads, kv_heads, layers, ..usual.clone() };
         let shard_ranks = self.shard_ranks.map(|ranks| check_count("--shard-ranks", ranks)).transpose()?;
-        self.with_experts(ModelShape { gpt, bytes, shard_ranks: shard_ranks.unwrap_or(0), ..shape })
+        shape.gpt = GptShape { vocabulary, context, width, heads, kv_heads, layers, ..shape.gpt };
+        (shape.bytes, shape.shard_ranks) = (bytes, shard_ranks.unwrap_or(0));
+        self.with_experts(shape)
     }
 
     /// Adds experts, if they are given.
@@ -255,7 +261,7 @@ impl PlanArgs {
 
     /// Returns the hardware, and the error of the fitted link.
     fn hardware(&self) -> Result<(Hardware, Option<f64>)> {
-        let topology = self.topology.as_deref().map(Topology::read).transpose()?;
+        let topology = self.topology.as_deref().map(files::topology).transpose()?;
         let hosts = self.hosts.map(|hosts| check_count("--hosts", hosts)).transpose()?;
         let ranks = match (&topology, hosts) {
             (Some(topology), _) => topology.ranks(),
@@ -268,10 +274,7 @@ impl PlanArgs {
             (None, Some(count)) => Some(check_count("--per-host", count)?),
             (None, None) => hosts.map(|_| 8),
         };
-        let mut hardware = match per_host {
-            Some(count) => Hardware::with_hosts(&self.hardware, ranks, count)?,
-            None => Hardware::named(&self.hardware, ranks)?,
-        };
+        let mut hardware = machine::hardware(&self.hardware, ranks, per_host)?;
         if let Some(topology) = &topology {
             topology.apply(&mut hardware);
         }
@@ -293,7 +296,7 @@ impl PlanArgs {
         if topology.is_none() {
             hardware.intra_domain = hardware.intra_host;
         }
-        let error = self.fit.as_deref().map(|path| hardware.fit(path)).transpose()?;
+        let error = self.fit.as_deref().map(|path| files::fit(&mut hardware, path)).transpose()?;
         Ok((hardware, error))
     }
 }
@@ -302,7 +305,7 @@ impl PlanArgs {
 const PARAMETERS_MIN: f64 = 12.0 * 128.0 * 128.0;
 
 fn parameters(model: &str) -> Result<f64> {
-    let names = presets::names();
+    let names = published_names();
     let wrong =
         |what: String| Error::invalid(format!("--model {model}: {what}; models with a name are {names}"));
     let count = parse_number(model).map_err(|_| {
@@ -398,7 +401,7 @@ fn check_count(name: &str, value: usize) -> Result<usize> {
 ///
 /// # Errors
 /// [`Error::Invalid`] if it is no number above 0 and below 10^16.
-pub fn parse_number(text: &str) -> Result<f64> {
+pub(super) fn parse_number(text: &str) -> Result<f64> {
     let is_plain = text.parse::<f64>().is_ok();
     let end = text.find(|c: char| c.is_ascii_alphabetic()).filter(|_| !is_plain);
     let (digits, unit) = text.split_at(end.unwrap_or(text.len()));

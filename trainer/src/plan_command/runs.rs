@@ -1,104 +1,44 @@
-//! Meshes as runs: their configurations, exact memory, and measured steps.
+//! Planned meshes as runs: their exact memory, and measured steps.
 
 use crate::config::{Config, Pipeline};
-use crate::cost::{Hardware, core_seconds, in_memory};
+use crate::machine::core_seconds;
 use crate::output_file::OutputFile;
-use crate::planner::search::{Candidate, Search};
 use crate::train::{DryRun, Run, local_worlds};
 use std::path::Path;
 use std::thread;
 use unisono::Communicator;
 use unisono_nn::allocator::AllocClass;
 use unisono_nn::error::Result;
-use unisono_parallel::data_parallel::ReduceFrequency;
+use unisono_parallel::mesh::Degrees;
+use unisono_plan::cost::{Hardware, in_memory};
+use unisono_plan::planner::{Candidate, Measured};
 
-impl Candidate {
-    /// Returns `config` with this mesh, strategy and batch: a configuration for as many ranks. The
-    /// axes of the mesh have their default order.
-    ///
-    /// # Errors
-    /// Fails if the settings do not fit together.
-    pub fn configure(&self, config: &Config) -> Result<Config> {
-        let parallel = &self.parallel;
-        let mut planned = config.clone();
-        // With the default order of axes, whose distances the prediction has.
-        planned.mesh = parallel.degrees();
-        planned.strategy.kind = parallel.kind;
-        planned.strategy.units.clear();
-        planned.strategy.reduce_each = match parallel.reduces_each {
-            true => ReduceFrequency::MicroBatch,
-            false => ReduceFrequency::Step,
-        };
-        planned.model.activation_checkpointing = parallel.activation_checkpointing;
-        planned.data.micro_batch = self.micro_batch;
-        planned.data.breadth_first = 1;
-        planned.data.global_batch = self.micro_batch * self.accumulation * parallel.batch_ranks();
-        planned.pipeline = Pipeline::default();
-        // Reading the text again checks the values as the start of a run does.
-        Config::parse(&planned.to_toml()?, &[])
-    }
-
-    /// Returns the bytes that a rank needs, from the parameters of the model.
-    ///
-    /// # Errors
-    /// Fails as the start of the run would.
-    pub fn exact_memory(&self, config: &Config) -> Result<usize> {
-        let ranks = self.parallel.mesh()?.world_size();
-        Ok(in_memory(DryRun::new(&self.configure(config)?, ranks)?.peak_memory()))
-    }
-
-    /// Writes the configuration of [`Candidate::configure`], which runs as it is.
-    ///
-    /// # Errors
-    /// Fails if the run would not start, or the file cannot be written.
-    pub(super) fn write(&self, config: &Config, path: &Path) -> Result<()> {
-        self.exact_memory(config)?;
-        let text = self.configure(config)?.to_toml()?;
-        OutputFile::write(path, text)
-    }
-
-    /// Takes `steps` steps on threads of this process.
-    ///
-    /// # Errors
-    /// Fails as the run does.
-    pub fn measure(&self, config: &Config, steps: usize) -> Result<Measured> {
-        let config = self.configure(config)?;
-        measure(&config, local_worlds(self.parallel.mesh()?.world_size(), &config)?, steps)
-    }
+/// Returns the bytes that a rank needs, from the parameters of the model.
+///
+/// # Errors
+/// Fails as the start of the run would.
+pub fn exact_memory(candidate: &Candidate, config: &Config) -> Result<usize> {
+    let ranks = candidate.parallel.mesh()?.world_size();
+    Ok(in_memory(DryRun::new(&config.with_candidate(candidate)?, ranks)?.peak_memory()))
 }
 
-impl Search {
-    /// Keeps the candidates that the trainer runs with this configuration in `room` bytes, with
-    /// their exact memory. Counts the others as refused.
-    pub(super) fn keep_runs(&mut self, config: &Config, room: f64) {
-        let candidates = std::mem::take(&mut self.fitting);
-        for mut candidate in candidates {
-            match candidate.exact_memory(config) {
-                Ok(bytes) if bytes as f64 <= room => {
-                    candidate.needed = bytes as f64;
-                    self.fitting.push(candidate);
-                }
-                other => {
-                    self.refused += 1;
-                    let why = other
-                        .map_or_else(|error| error.to_string(), |bytes| format!("it needs {bytes} bytes"));
-                    self.refusal.get_or_insert(why);
-                }
-            }
-        }
-    }
+/// Writes the configuration of [`Config::with_candidate`], which runs as it is.
+///
+/// # Errors
+/// Fails if the run would not start, or the file cannot be written.
+pub(super) fn write(candidate: &Candidate, config: &Config, path: &Path) -> Result<()> {
+    exact_memory(candidate, config)?;
+    let text = config.with_candidate(candidate)?.to_toml()?;
+    OutputFile::write(path, text)
 }
 
-/// Measured run.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Measured {
-    /// Most bytes of weights, gradients, optimizer state and activations of a rank.
-    pub bytes: f64,
-    /// Seconds of the shortest step: other programs can only add time.
-    pub seconds: f64,
-    /// Mean processor time of a step, divided by the number of cores. It is the time of a step that
-    /// fills all cores alone.
-    pub core_seconds: f64,
+/// Takes `steps` steps of a candidate on threads of this process.
+///
+/// # Errors
+/// Fails as the run does.
+pub fn measure_candidate(candidate: &Candidate, config: &Config, steps: usize) -> Result<Measured> {
+    let config = config.with_candidate(candidate)?;
+    measure(&config, local_worlds(candidate.parallel.mesh()?.world_size(), &config)?, steps)
 }
 
 /// Takes `steps` steps on the ranks of `worlds`, and one before to warm up.
@@ -155,9 +95,9 @@ fn rank_steps(config: &Config, world: Communicator, steps: usize) -> Result<Rank
 ///
 /// # Errors
 /// Fails as a run of one rank does.
-pub fn model_flops(config: &Config) -> Result<f64> {
+fn model_flops(config: &Config) -> Result<f64> {
     let mut single = config.clone();
-    (single.mesh, single.pipeline) = (unisono_parallel::mesh::Degrees::default(), Pipeline::default());
+    (single.mesh, single.pipeline) = (Degrees::default(), Pipeline::default());
     (single.data.breadth_first, single.data.global_batch) = (1, single.data.micro_batch);
     single.strategy.shard_ranks = 0;
     let flops = DryRun::new(&single, 1)?.flops();
@@ -173,7 +113,7 @@ pub fn model_flops(config: &Config) -> Result<f64> {
 /// Measures the rate of this model's forward and backward, and how it falls with fewer rows.
 ///
 /// # Errors
-/// Fails as [`model_flops`] does.
+/// Fails as a run of one rank does.
 pub fn measure_rate(config: &Config, hardware: &mut Hardware) -> Result<()> {
     let mut fewer = config.clone();
     fewer.model.context = config.model.context.div_ceil(FEWER_ROWS);

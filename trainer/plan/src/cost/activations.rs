@@ -3,14 +3,14 @@
 //! Source: Korthikanti et al., "Reducing activation recomputation in large transformer models",
 //! MLSys 2023.
 
-use crate::models::{FeedForward, GptConfig, Norm};
+use crate::GptShape;
 use crate::stages::HeldLayers;
 use unisono_nn::modules::Attention;
 use unisono_parallel::experts::Experts;
 
 /// Dimensions that determine the activations of one rank in a pass.
 pub(super) struct ActivationModel<'a> {
-    pub(crate) gpt: &'a GptConfig,
+    pub(crate) gpt: &'a GptShape,
     /// Number of tensor parallel shards of the layers.
     pub(crate) shards: usize,
     /// Number of shards of the rows between layers.
@@ -146,7 +146,7 @@ impl ActivationModel<'_> {
 
     /// Returns the elements kept per hidden feature.
     fn per_hidden(&self) -> usize {
-        if self.gpt.feed_forward == FeedForward::Gelu { 2 } else { 3 }
+        if self.gpt.gated { 3 } else { 2 }
     }
 
     /// Returns the elements per token kept for a mixture with equal loads. They are the input,
@@ -183,7 +183,7 @@ impl ActivationModel<'_> {
     }
 
     fn norm(&self) -> usize {
-        (self.gpt.width + if self.gpt.norm == Norm::Layer { 2 } else { 1 }).div_ceil(self.rows)
+        (self.gpt.width + if self.gpt.layer_norm { 2 } else { 1 }).div_ceil(self.rows)
     }
 
     /// Returns the elements per token kept by the head between forward and backward, and the

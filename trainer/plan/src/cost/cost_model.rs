@@ -1,8 +1,6 @@
-//! Sizes of one rank's part of a configured run, from its parameters.
+//! Sizes of one rank's part of a run, from its parameters.
 
-use crate::config::Config;
-use crate::data::BatchPlan;
-use crate::stages::Stages;
+use crate::{BatchPlan, RunShape, Stages};
 use unisono_nn::parameter::{Domain, Inventory, ParameterId};
 use unisono_parallel::bucket::Layout;
 use unisono_parallel::data_parallel::ParallelKind;
@@ -11,14 +9,19 @@ use unisono_parallel::mesh::Mesh;
 
 /// Inputs of the formulas: one rank's part of a run.
 #[derive(Clone, Copy)]
-pub(crate) struct CostModel<'a> {
-    pub(crate) config: &'a Config,
-    pub(crate) inventory: &'a Inventory,
-    pub(crate) mesh: Mesh,
-    pub(crate) batch: BatchPlan,
-    pub(crate) stages: &'a Stages,
+pub struct CostModel<'a> {
+    /// Model and settings.
+    pub run: &'a RunShape,
+    /// Parameters of the rank, and of the other stages of its pipeline.
+    pub inventory: &'a Inventory,
+    /// Mesh of all ranks.
+    pub mesh: Mesh,
+    /// Division of the global batch.
+    pub batch: BatchPlan,
+    /// Stages of the pipeline.
+    pub stages: &'a Stages,
     /// Pipeline coordinate of the rank.
-    pub(crate) stage: usize,
+    pub stage: usize,
 }
 
 /// Parameters of a rank with one strategy, outside or in experts.
@@ -34,7 +37,7 @@ pub(super) struct ModelPart {
 impl CostModel<'_> {
     /// Returns the parameters with equal strategies and domains.
     pub(super) fn parts(&self, units: &[ParallelKind]) -> impl Iterator<Item = ModelPart> {
-        let settings = self.config.settings();
+        let settings = &self.run.settings;
         let kind_of = |id: ParameterId| match settings.replicates(&self.inventory[id]) {
             true => ParallelKind::Replicated,
             false => units[self.inventory.unit_of(id).0],
@@ -49,7 +52,7 @@ impl CostModel<'_> {
                 kind_of(id) == kind && parameter.domain == domain && parameter.residency.is_here()
             };
             let inventory = self.inventory.restrict(is_own);
-            let groups = self.shard_groups(&settings, domain);
+            let groups = self.shard_groups(settings, domain);
             let kind = kind.within(groups);
             ModelPart { kind, groups: groups.of_kind(kind), inventory }
         };
@@ -67,13 +70,9 @@ impl CostModel<'_> {
         }
     }
 
-    /// Returns the settings and buckets of a part.
-    pub(super) fn layout(&self, part: &ModelPart) -> (Settings, Layout) {
-        let mut config = self.config.clone();
-        config.strategy.kind = part.kind;
-        let settings = config.settings();
-        let layout = settings.layout(part.kind, &part.inventory, part.groups.shards);
-        (settings, layout)
+    /// Returns the buckets of a part.
+    pub(super) fn layout(&self, part: &ModelPart) -> Layout {
+        self.run.settings.layout(part.kind, &part.inventory, part.groups.shards)
     }
 
     /// Returns the number of layers on this rank.

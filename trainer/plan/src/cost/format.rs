@@ -1,7 +1,7 @@
 //! Formats sections, tables and numbers of reports.
 
 /// Joins sections with their titles. Omits sections without a body.
-pub(crate) fn sections(parts: &[(&str, String)]) -> String {
+pub fn sections(parts: &[(&str, String)]) -> String {
     let told = parts.iter().filter(|(_, body)| !body.is_empty());
     told.map(|(title, body)| format!("{title}\n{}\n", indented(body))).collect::<Vec<_>>().join("\n")
 }
@@ -9,9 +9,10 @@ pub(crate) fn sections(parts: &[(&str, String)]) -> String {
 fn indented(text: &str) -> String {
     text.lines().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
 }
+
 /// Formats rows of cells as a table. The first row is the heading. The first column is left
 /// aligned, the others right.
-pub(crate) fn table(rows: &[Vec<String>]) -> String {
+pub fn table(rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
         rows.iter().filter_map(|row| row.get(column)).map(|cell: &String| cell.chars().count()).max()

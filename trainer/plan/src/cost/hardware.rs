@@ -1,9 +1,7 @@
 //! Hardware of an estimate.
 
-use crate::available_memory::host_memory;
-use crate::cost::{ExchangeCosts, Link, measurements, peak_flops, ring};
+use crate::cost::{ExchangeCosts, Link, Measurement, ring};
 use serde::Serialize;
-use std::path::Path;
 use unisono_nn::error::{Error, Result};
 
 /// Equal ranks on equal hosts.
@@ -70,26 +68,19 @@ fn preset(name: &str) -> Result<[f64; 5]> {
         (None, [(_, numbers)]) if !wanted.is_empty() => Ok(*numbers),
         _ => {
             let names = PRESETS.map(|(name, _)| name).join(", ");
-            Err(Error::invalid(format!("no hardware is called `{name}`: there are {names}, here")))
+            Err(Error::invalid(format!("no hardware is called `{name}`: there are {names}")))
         }
     }
 }
 
-/// Most threads that measure costs of exchanges.
-const MAX_THREADS: usize = 64;
-
 impl Hardware {
-    /// Returns hardware of the kind `name`, with eight ranks per host: a GPU, or `here` for this
-    /// machine, measured.
+    /// Returns GPUs of the kind `name`, with eight ranks per host.
     ///
     /// # Errors
-    /// [`Error::Invalid`] names the valid kinds. Returns the error of a failed measurement.
+    /// [`Error::Invalid`] names the valid kinds.
     pub fn named(name: &str, ranks: usize) -> Result<Self> {
         if ranks == 0 {
             return Err(Error::invalid("a plan for 0 ranks"));
-        }
-        if name == "here" {
-            return Self::measure_local(ranks);
         }
         let numbers = preset(name)?;
         let [memory, memory_bandwidth, teraflops, within, across] = numbers;
@@ -110,57 +101,6 @@ impl Hardware {
         })
     }
 
-    /// Returns hardware of the kind `name` as [`Hardware::named`] does, with `per_host` ranks on
-    /// each host. `here` is a host like this machine.
-    ///
-    /// # Errors
-    /// As [`Hardware::named`].
-    pub fn with_hosts(name: &str, ranks: usize, per_host: usize) -> Result<Self> {
-        let mut hardware = match name {
-            "here" => Self { ranks, ..Self::named(name, per_host.min(ranks))? },
-            _ => Self::named(name, ranks)?,
-        };
-        hardware.set_per_host(per_host);
-        Ok(hardware)
-    }
-
-    /// Measures this machine as one host of `ranks` ranks, each with its share of the memory. Links
-    /// are measured between threads. Ranks beyond the number of cores share them.
-    fn measure_local(ranks: usize) -> Result<Self> {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let measured = ranks.clamp(2, 16);
-        let groups = unisono::Communicator::local(measured)?;
-        let link = Link::fit(ring(), measured, &measurements::sweep(groups, &measurements::SIZES)?)?;
-        let exchange_costs = Self::measure_exchange_costs(ranks, cores)?;
-        let Some(memory) = host_memory() else {
-            return Err(Error::Unsupported("the memory of this machine is unknown: give it".to_owned()));
-        };
-        Ok(Self {
-            ranks,
-            per_host: ranks,
-            memory: memory as f64 / ranks as f64,
-            memory_bandwidth: measurements::memory_bandwidth(),
-            flops: peak_flops(1),
-            half_rate_rows: 0.0,
-            cores_per_rank: cores.min(ranks) as f64 / ranks as f64,
-            exchange_costs,
-            per_domain: ranks,
-            intra_domain: link,
-            intra_host: link,
-            inter_host: link,
-        })
-    }
-
-    /// Measures what exchanges cost ranks that share cores.
-    fn measure_exchange_costs(ranks: usize, cores: usize) -> Result<Option<ExchangeCosts>> {
-        // So many that threads wait for cores, and an even number.
-        let threads = ranks.min((2 * cores).clamp(16, MAX_THREADS)).next_multiple_of(2);
-        if ranks.min(threads) <= cores {
-            return Ok(None);
-        }
-        ExchangeCosts::measure(&unisono::Communicator::local(threads)?, ranks).map(Some)
-    }
-
     /// Returns the floating-point operations per second of a rank with this number of rows: f n /
     /// (n + h), where the rate is half of f for h rows.
     pub fn rate(&self, rows: f64) -> f64 {
@@ -177,20 +117,20 @@ impl Hardware {
         self.half_rate_rows = slope * self.flops;
     }
 
-    /// Fits a link to a file of measured all-reduces, and replaces the link between those ranks:
-    /// within a host if they fit on one. Returns the maximum relative error of the fit.
+    /// Fits a link to all-reduces that `ranks` ranks have measured, and replaces the link between
+    /// those ranks: within a host if they fit on one. Returns the maximum relative error of the
+    /// fit.
     ///
     /// # Errors
-    /// Fails if the file cannot be read, or as [`Link::fit`] does.
-    pub fn fit(&mut self, path: &Path) -> Result<f64> {
-        let (ranks, points) = measurements::read(path)?;
-        let link = Link::fit(ring(), ranks, &points).map_err(|error| Error::file(path, error))?;
+    /// Fails as [`Link::fit`] does.
+    pub fn fit(&mut self, ranks: usize, points: &[Measurement]) -> Result<f64> {
+        let link = Link::fit(ring(), ranks, points)?;
         match self.link_class(ranks, 1) {
             LinkClass::Domain => self.set_within(link),
             LinkClass::Host => self.set_intra_host(link),
             LinkClass::Across => self.inter_host = link,
         }
-        Ok(link.error(ring(), ranks, &points))
+        Ok(link.error(ring(), ranks, points))
     }
 
     /// Sets the number of ranks per host, each of which is one NUMA domain.
@@ -199,7 +139,7 @@ impl Hardware {
     }
 
     /// Sets the link between ranks of one host. It replaces measured costs of exchanges.
-    pub(crate) fn set_intra_host(&mut self, link: Link) {
+    pub fn set_intra_host(&mut self, link: Link) {
         (self.intra_host, self.exchange_costs) = (link, None);
     }
 

@@ -93,13 +93,13 @@ pub fn ring() -> &'static Algorithm {
 }
 
 /// Returns the all-reduce by aggregated trees, with logarithmic latency.
-pub fn tree() -> &'static Algorithm {
+pub(crate) fn tree() -> &'static Algorithm {
     find(Collective::AllReduce, "pat").expect("an algorithm of the library")
 }
 
 /// Returns the algorithm bandwidth of a user's buffer if each rank sends `beta` bytes per second: β
 /// · N / (2(N−1)) for an all-reduce.
-pub fn effective_bandwidth(beta: f64, ranks: usize) -> f64 {
+pub(crate) fn effective_bandwidth(beta: f64, ranks: usize) -> f64 {
     beta / (2.0 * remote_fraction(ranks))
 }
 
@@ -108,7 +108,7 @@ pub(crate) const MAX_USEFUL_DATA_RANKS: usize = 512;
 
 /// Warns about many data ranks: ring latency grows with the ranks, while the work per rank shrinks.
 /// `what` is what takes the time.
-pub(crate) fn many_data_ranks(data: usize, what: &str) -> Option<String> {
+pub fn many_data_ranks(data: usize, what: &str) -> Option<String> {
     (data > MAX_USEFUL_DATA_RANKS).then(|| {
         let limit = MAX_USEFUL_DATA_RANKS;
         format!("{data} data ranks: beyond {limit}, {what} is seldom hidden behind computing")

@@ -1,82 +1,15 @@
-//! Times of all-reduces, measured here or read from a file, and the rates of this machine.
+//! Times of all-reduces, as `unisono perf` writes them.
 
-use crate::cost::Measurement;
-#[cfg(any(test, feature = "fuzzing"))]
-use crate::cost::{Link, ring};
-use crate::file_kind;
+use crate::cost::{Link, Measurement, ring};
 use serde_json::Value;
-use std::hint::black_box;
-use std::path::Path;
-use std::time::Instant;
-use unisono::schedule::Collective;
-use unisono::{Communicator, Sum};
-use unisono_nn::error::Result;
 use unisono_parallel::mesh::MAX_RANKS;
 
-/// Sizes in bytes that separate latency from bandwidth.
-pub(crate) const SIZES: [usize; 6] = [1 << 10, 8 << 10, 64 << 10, 256 << 10, 1 << 20, 4 << 20];
-
-/// Measures ring all-reduces of these sizes. Returns the shortest of several times per size,
-/// because other programs can only add time.
+/// Parses ranks and times of text that `unisono perf all_reduce --algo ring -J FILE` has written,
+/// or of lines `ranks,bytes,microseconds`.
 ///
 /// # Errors
-/// Returns the error of a failed collective.
-pub fn sweep(groups: Vec<Communicator>, sizes: &[usize]) -> Result<Vec<Measurement>> {
-    std::thread::scope(|scope| {
-        let threads: Vec<_> =
-            groups.into_iter().map(|group| scope.spawn(move || points(&group, sizes))).collect();
-        let mut results = threads.into_iter().map(|thread| thread.join().expect("no rank panics"));
-        results.next().expect("a communicator has ranks")
-    })
-}
-
-fn points(group: &Communicator, sizes: &[usize]) -> Result<Vec<Measurement>> {
-    group.set_algorithm(Collective::AllReduce, Some("ring"))?;
-    let point = |&bytes: &usize| {
-        let mut values = vec![1.0f32; bytes / 4];
-        let mut seconds = f64::INFINITY;
-        for _ in 0..ROUNDS {
-            // Ranks start together, so that the time has no wait for a late rank.
-            group.barrier()?;
-            let start = Instant::now();
-            group.all_reduce(&mut values, Sum)?;
-            // Other programs can only add time.
-            seconds = seconds.min(start.elapsed().as_secs_f64());
-        }
-        Ok(Measurement { bytes: bytes as f64, seconds })
-    };
-    sizes.iter().map(point).collect()
-}
-
-const ROUNDS: usize = 5;
-
-/// Measures the bytes per second that one thread reads and writes.
-pub(crate) fn memory_bandwidth() -> f64 {
-    let (from, mut into) = (vec![1u8; COPY_BYTES], vec![0u8; COPY_BYTES]);
-    let copy = |_| {
-        let start = Instant::now();
-        // Nothing reads the copy, so the compiler could leave it out.
-        into.copy_from_slice(black_box(&from));
-        black_box(&into);
-        start.elapsed().as_secs_f64()
-    };
-    2.0 * COPY_BYTES as f64 / (0..ROUNDS).map(copy).fold(f64::INFINITY, f64::min)
-}
-
-/// Larger than caches.
-const COPY_BYTES: usize = 64 << 20;
-
-/// Reads ranks and times from a file written by `unisono perf all_reduce --algo ring -J FILE`, or
-/// with lines `ranks,bytes,microseconds`.
-///
-/// # Errors
-/// [`unisono_nn::Error::File`] for any other format.
-pub(crate) fn read(path: &Path) -> Result<(usize, Vec<Measurement>)> {
-    let text = file_kind::read_text(path, "a file of measurements")?;
-    parse(&text).map_err(|what| file_kind::recognized(path, "a file of measurements", what))
-}
-
-fn parse(text: &str) -> std::result::Result<(usize, Vec<Measurement>), String> {
+/// Describes the difference of any other text.
+pub fn parse(text: &str) -> std::result::Result<(usize, Vec<Measurement>), String> {
     let found = if text.trim_start().starts_with('{') { from_json(text) } else { from_lines(text) }?;
     let (ranks, points) = &found;
     let is_time = |point: &Measurement| {
@@ -89,8 +22,7 @@ fn parse(text: &str) -> std::result::Result<(usize, Vec<Measurement>), String> {
 }
 
 /// Reads bytes as measured times, and fits a link to them.
-#[cfg(any(test, feature = "fuzzing"))]
-pub(crate) fn fuzz(bytes: &[u8]) {
+pub fn fuzz(bytes: &[u8]) {
     let Ok((ranks, points)) = parse(&String::from_utf8_lossy(bytes)) else { return };
     if let Ok(link) = Link::fit(ring(), ranks, &points) {
         assert!(link.error(ring(), ranks, &points) >= 0.0);

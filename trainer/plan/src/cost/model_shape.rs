@@ -1,13 +1,11 @@
-//! Shape of a language model: a configured one, or one of which only the size is known.
+//! Shape of a language model: one whose parameters are known, or one of which only the size is.
 
-use crate::config::{Config, Context, new_model};
 use crate::cost::activations::ActivationModel;
 use crate::cost::flops::{flops_per_token, matmul_weights};
 use crate::cost::memory::bytes_of_layout;
-use crate::models::GptConfig;
+use crate::{GptShape, RunShape, SequenceSharing};
 use serde::{Serialize, Serializer};
-use unisono_nn::error::Result;
-use unisono_nn::parameter::{Domain, Dtype, Parameter, UnitId};
+use unisono_nn::parameter::{Domain, Dtype, Inventory, Parameter, UnitId};
 use unisono_parallel::data_parallel::GroupBytes;
 use unisono_parallel::data_parallel::ParallelKind;
 use unisono_parallel::experts::Experts;
@@ -23,10 +21,10 @@ pub struct ModelShape {
     pub expert_parameters: f64,
     /// Dimensions of the transformer.
     #[serde(flatten, serialize_with = "dimensions")]
-    pub gpt: GptConfig,
+    pub gpt: GptShape,
     /// Way in which ranks share sequences.
     #[serde(skip)]
-    pub sharing: Context,
+    pub sharing: SequenceSharing,
     /// Number of neighboring data ranks that divide state; 0 is all of them.
     pub shard_ranks: usize,
     /// Bytes of one activation.
@@ -49,8 +47,8 @@ impl ModelShape {
             parameters,
             active: parameters,
             expert_parameters: 0.0,
-            gpt: GptConfig::new(32_000, 4096, 128 * layers, layers, layers),
-            sharing: Context::default(),
+            gpt: GptShape::new(32_000, 4096, 128 * layers, layers, layers),
+            sharing: SequenceSharing::default(),
             shard_ranks: 0,
             activation_bytes: 2,
             bytes: BytesPerParam::mixed(4.0, false),
@@ -58,30 +56,27 @@ impl ModelShape {
         }
     }
 
-    /// Returns the shape of a configured language model, with the exact number of its parameters.
-    ///
-    /// # Errors
-    /// Fails if the configuration is invalid.
-    pub fn from_config(config: &Config) -> Result<Self> {
-        let (_, inventory) = new_model(config, None)?;
-        let layout = config.settings().layout(ParallelKind::Replicated, &inventory, 1);
+    /// Returns the shape of the language model of a run, with the exact numbers of its parameters.
+    /// `inventory` has all of them, on one rank.
+    pub fn from_inventory(run: &RunShape, inventory: &Inventory) -> Self {
+        let layout = run.settings.layout(ParallelKind::Replicated, inventory, 1);
         let [weight, gradient, state] =
-            bytes_of_layout(config, &inventory, &layout).state.map(|bytes| bytes / layout.count() as f64);
+            bytes_of_layout(run, inventory, &layout).state.map(|bytes| bytes / layout.count() as f64);
         let count =
             |unit| inventory.parameters_of(unit).map(|id| inventory[id].count()).sum::<usize>() as f64;
         let is_expert = |parameter: &&Parameter| parameter.domain == Domain::Expert;
         let of_experts = inventory.parameters.iter().filter(is_expert);
-        Ok(Self {
+        Self {
             parameters: inventory.count() as f64,
-            active: matmul_weights(&inventory, &config.experts),
+            active: matmul_weights(inventory, run.gpt.experts.as_ref()),
             expert_parameters: of_experts.map(Parameter::count).sum::<usize>() as f64,
-            gpt: GptConfig { padding: 0, ..config.gpt_config() },
-            sharing: config.context,
-            shard_ranks: config.strategy.shard_ranks,
+            gpt: GptShape { padding: 0, ..run.gpt },
+            sharing: run.sharing,
+            shard_ranks: run.settings.shard_ranks,
             activation_bytes: Dtype::F32.size(),
             bytes: BytesPerParam { weight, gradient, state },
             units: (0..inventory.units.len()).map(|number| count(UnitId(number))).collect(),
-        })
+        }
     }
 
     /// Returns this model with its feed-forward parts divided into `count` experts, of which each
@@ -109,7 +104,7 @@ impl ModelShape {
     /// without a score matrix: proportional to S · h · L. Data parallel strategies do not shard
     /// activations.
     pub fn activations(&self, parts: usize, recomputes: bool) -> f64 {
-        let gpt = &GptConfig { activation_checkpointing: recomputes, ..self.gpt.clone() };
+        let gpt = &GptShape { activation_checkpointing: recomputes, ..self.gpt };
         let single = ActivationModel {
             gpt,
             shards: parts,
@@ -137,7 +132,7 @@ impl ModelShape {
     /// one copy: the heads of keys and values that they repeat if they are more than these.
     pub(super) fn repeated_in_block(&self, tensor: usize) -> f64 {
         let columns = 2 * (self.gpt.kv_width_on(tensor) - self.gpt.kv_width());
-        let rows = self.gpt.width + usize::from(self.gpt.bias || self.gpt.qkv_bias);
+        let rows = self.gpt.width + usize::from(self.gpt.qkv_bias);
         columns as f64 * rows as f64
     }
 
@@ -158,7 +153,7 @@ impl ModelShape {
 
     /// Returns the operations per sample with this number of parameters in matrix products.
     fn flops_with(&self, weights: f64) -> f64 {
-        let GptConfig { layers, context, .. } = self.gpt;
+        let GptShape { layers, context, .. } = self.gpt;
         let [layers, queries, context] =
             [layers, self.gpt.query_width(), context].map(|extent| extent as f64);
         context * flops_per_token(weights, layers, queries, context)
@@ -203,12 +198,12 @@ impl BytesPerParam {
 }
 
 /// Returns the share of experts that a token does not use.
-fn idle_share(gpt: &GptConfig) -> f64 {
+fn idle_share(gpt: &GptShape) -> f64 {
     gpt.experts.as_ref().map_or(0.0, |experts| 1.0 - experts.per_token as f64 / experts.count as f64)
 }
 
-fn dimensions<S: Serializer>(gpt: &GptConfig, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-    let GptConfig { layers, width, heads, context, vocabulary, .. } = *gpt;
+fn dimensions<S: Serializer>(gpt: &GptShape, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    let GptShape { layers, width, heads, context, vocabulary, .. } = *gpt;
     let experts = gpt.experts.as_ref().map_or(1, |experts| experts.count);
     let names = ["layers", "width", "heads", "sequence", "vocabulary", "experts"];
     serializer.collect_map(names.into_iter().zip([layers, width, heads, context, vocabulary, experts]))

@@ -2,7 +2,6 @@
 //!
 //! Source: Shoeybi et al., "Megatron-LM", arXiv 1909.08053, for tensor parallelism.
 
-use crate::config::optimizer;
 use crate::cost::CostModel;
 use crate::cost::cost_model::ModelPart;
 use crate::cost::memory::trained_elements;
@@ -44,7 +43,7 @@ impl Traffic {
 impl CostModel<'_> {
     /// Returns the bytes that each rank sends in a step: (N−1)/N of multiples of the sizes. `units`
     /// has the strategy of each unit.
-    pub(crate) fn traffic(&self, units: &[ParallelKind]) -> Traffic {
+    pub fn traffic(&self, units: &[ParallelKind]) -> Traffic {
         let program = self.stages.program(self.stage, &self.batch, self.inventory);
         let micro_batches = self.batch.accumulation as f64;
         let [layers, sequences] = [self.tensor_parallel_traffic(), self.sequence_parallel_traffic()];
@@ -68,7 +67,8 @@ impl CostModel<'_> {
     /// Returns the bytes that each rank sends for weights, gradients and steps of a part.
     fn exchanged(&self, part: &ModelPart, program: &Program) -> Traffic {
         let ModelPart { kind, groups, ref inventory } = *part;
-        let ((settings, layout), passes) = (self.layout(part), program.plan.backward_passes() as f64);
+        let (settings, layout) = (&self.run.settings, self.layout(part));
+        let passes = program.plan.backward_passes() as f64;
         let sum = |bytes: &dyn Fn(&Bucket) -> usize| layout.buckets.iter().map(bytes).sum::<usize>() as f64;
         let wire = |bucket: &Bucket| settings.wire_dtype.unwrap_or(bucket.grad_dtype);
         let gradients = sum(&|bucket| trained_elements(bucket) * wire(bucket).size());
@@ -90,7 +90,7 @@ impl CostModel<'_> {
     /// Returns the bytes sent by the optimizer step: update directions of whole matrices, gathered
     /// from shards and parts.
     fn optimizer_traffic(&self, part: &ModelPart, layout: &Layout) -> f64 {
-        let optimizer = optimizer(self.config);
+        let optimizer = &self.run.optimizer;
         let shares = remote_fraction(if part.kind.shards_state() { part.groups.shards } else { 1 });
         let parts = (self.mesh.degrees().tensor - 1) as f64;
         let bytes_of = |bucket: &Bucket| {
@@ -121,10 +121,10 @@ impl CostModel<'_> {
     /// token goes to its experts and back in forward, and its gradient in backward. Recomputation
     /// repeats forward.
     fn expert_traffic(&self) -> f64 {
-        let (gpt, degrees) = (self.config.gpt_config(), self.mesh.degrees());
+        let (gpt, degrees) = (&self.run.gpt, self.mesh.degrees());
         let Some(experts) = &gpt.experts else { return 0.0 };
-        let units = self.inventory.own_units().filter(|unit| (1..=gpt.layers).contains(&unit.0));
-        let blocks = units.filter(|unit| gpt.experts_of(unit.0 - 1).is_some()).count();
+        let with_experts = experts.first_dense + 1..=gpt.layers;
+        let blocks = self.inventory.own_units().filter(|unit| with_experts.contains(&unit.0)).count();
         let tokens = self.batch.micro_batch * gpt.padded_context() / degrees.sequence_data;
         let ways = if gpt.activation_checkpointing { 6 } else { 4 };
         let rows = blocks * tokens * experts.per_token * ways;
@@ -136,24 +136,22 @@ impl CostModel<'_> {
     /// and values are kept for backward. In a ring they go from group to group. The ranks of a
     /// group exchange them and the queries.
     fn sequence_parallel_traffic(&self) -> f64 {
-        let (model, degrees) = (&self.config.model, self.mesh.degrees());
-        let heads = if model.kv_heads == 0 { model.heads } else { model.kv_heads };
-        let gpt = self.config.gpt_config();
-        let width = heads.div_ceil(degrees.tensor) * gpt.head_dim();
+        let (gpt, degrees) = (&self.run.gpt, self.mesh.degrees());
+        let width = gpt.kv_heads.div_ceil(degrees.tensor) * gpt.head_dim();
         let numbers = self.batch.micro_batch * gpt.padded_context() * 2 * width * Dtype::F32.size();
         let (ranks, again) =
-            (degrees.sequence_data as f64, if model.activation_checkpointing { 1.0 } else { 0.0 });
-        if let Some(group) = self.config.context.head_group_size(degrees.sequence_data) {
+            (degrees.sequence_data as f64, if gpt.activation_checkpointing { 1.0 } else { 0.0 });
+        if let Some(group) = self.run.sharing.head_group_size(degrees.sequence_data) {
             // R-1 blocks of 1/N per way, and the gradients return with one more hop.
             let ring = ranks / group as f64;
             let hops = if ring > 1.0 { (2.0 + again) * (ring - 1.0) + ring } else { 0.0 };
             // Queries, keys, values and outputs of this rank's positions.
-            let queries = numbers / width * model.heads.div_ceil(degrees.tensor) * gpt.head_dim();
+            let queries = numbers / width * gpt.heads.div_ceil(degrees.tensor) * gpt.head_dim();
             let exchanged = (numbers + queries) as f64;
             let sent = hops * numbers as f64 + (2.0 + again) * remote_fraction(group) * exchanged;
             return sent / ranks * self.layers() as f64;
         }
-        let times = match (self.batch.micro_sequences, model.activation_checkpointing) {
+        let times = match (self.batch.micro_sequences, gpt.activation_checkpointing) {
             (1, true) => 4,
             (1, false) => 3,
             _ => 2,
@@ -166,26 +164,25 @@ impl CostModel<'_> {
     /// the sums after them. The embedding, the head and the loss (three numbers per row) add
     /// theirs.
     fn tensor_parallel_traffic(&self) -> f64 {
-        let (model, chunks) = (&self.config.model, self.mesh.degrees().sequence_data);
-        let rows = self.batch.micro_batch * self.config.gpt_config().padded_context() / chunks;
-        let sums = (if model.activation_checkpointing { 6 } else { 4 }) * self.layers();
+        let (gpt, chunks) = (&self.run.gpt, self.mesh.degrees().sequence_data);
+        let rows = self.batch.micro_batch * gpt.padded_context() / chunks;
+        let sums = (if gpt.activation_checkpointing { 6 } else { 4 }) * self.layers();
         let sums = sums + usize::from(self.has_embedding()) + usize::from(self.has_head());
         let losses = if self.has_head() { 3 } else { 0 };
         2.0 * remote_fraction(self.mesh.degrees().tensor)
-            * (rows * (sums * model.width + losses) * Dtype::F32.size()) as f64
+            * (rows * (sums * gpt.width + losses) * Dtype::F32.size()) as f64
     }
 
     /// Returns the bytes per step of values for other pipeline stages. A tied parameter's gradient
     /// is summed over two stages.
     fn pipeline_traffic(&self, program: &Program) -> f64 {
-        let (model, degrees) = (&self.config.model, self.mesh.degrees());
-        let split = if self.config.strategy.sequence_parallel { degrees.tensor } else { 1 };
-        let positions = self.config.gpt_config().padded_context();
-        let rows = self.batch.micro_batch * positions / degrees.sequence_data / split;
+        let (gpt, degrees) = (&self.run.gpt, self.mesh.degrees());
+        let split = if self.run.sequence_parallel { degrees.tensor } else { 1 };
+        let rows = self.batch.micro_batch * gpt.padded_context() / degrees.sequence_data / split;
         let rows = rows / self.batch.micro_sequences;
         let tied = self.inventory.parameters.iter().filter(|parameter| parameter.residency.is_tied());
         let tied: usize = tied.map(Parameter::count).sum();
-        ((program.send_count() * rows * model.width + tied) * Dtype::F32.size()) as f64
+        ((program.send_count() * rows * gpt.width + tied) * Dtype::F32.size()) as f64
     }
 }
 

@@ -1,7 +1,8 @@
 //! Choice of the batch in six steps.
 
+use crate::BatchPlan;
+use crate::batch_plan::factors;
 use crate::cost::Estimate;
-use crate::data::{BatchPlan, factors};
 use serde::Serialize;
 use unisono_nn::error::{Error, Result};
 use unisono_parallel::optimizer::LrScaling;
@@ -96,6 +97,6 @@ impl BatchRecipe {
 /// Returns the factors of the learning rate when batches grow `growth` times: the square root for
 /// Adam, and linear for SGD. Both hold below the critical batch size (McCandlish et al., "An
 /// empirical model of large-batch training", 2018).
-pub fn scaled_rates(growth: usize) -> [f64; 2] {
+pub(super) fn scaled_rates(growth: usize) -> [f64; 2] {
     [LrScaling::Sqrt, LrScaling::Linear].map(|scale| scale.factor(growth, 1))
 }

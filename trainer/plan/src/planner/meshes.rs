@@ -4,8 +4,8 @@
 //! sequences, or shard weights over more than [`MAX_USEFUL_DATA_RANKS`] ranks, only where a model
 //! needs it. Experts are divided between expert parallel ranks, and ZeRO shards everything else.
 
+use crate::batch_plan::factors;
 use crate::cost::{Hardware, MAX_USEFUL_DATA_RANKS, ModelShape, ParallelConfig};
-use crate::data::factors;
 use unisono_parallel::data_parallel::ParallelKind;
 use unisono_parallel::data_parallel::ShardGroups;
 use unisono_parallel::mesh::{Degrees, Mesh};

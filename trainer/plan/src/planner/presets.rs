@@ -5,15 +5,13 @@
 //! technical report", 2024, and "Qwen3 technical report", 2025; Abdin et al., "Phi-3 technical
 //! report", 2024.
 
-use crate::config::Context;
 use crate::cost::{BytesPerParam, ModelShape};
-use crate::models::{Family, GptConfig};
+use crate::{GptShape, SequenceSharing};
 use unisono_parallel::experts::Experts;
 
 /// Dimensions of a published model.
 struct Preset {
     name: &'static str,
-    family: Family,
     vocabulary: usize,
     context: usize,
     width: usize,
@@ -22,6 +20,10 @@ struct Preset {
     head_dim: Option<usize>,
     kv_heads: usize,
     layers: usize,
+    /// Queries, keys and values have a bias.
+    qkv_bias: bool,
+    /// Heads of queries and keys are normalized.
+    qk_norm: bool,
     /// Hidden features of the feed-forward part, or of each expert.
     hidden: usize,
     /// Number of experts, and of those that a token uses.
@@ -29,17 +31,32 @@ struct Preset {
 }
 
 const fn llama(name: &'static str, [width, heads, kv_heads, layers, hidden]: [usize; 5]) -> Preset {
-    let (family, vocabulary, context) = (Family::Llama, 32_000, 4096);
-    let (head_dim, experts) = (None, None);
-    Preset { name, family, vocabulary, context, width, heads, head_dim, kv_heads, layers, hidden, experts }
+    Preset {
+        name,
+        vocabulary: 32_000,
+        context: 4096,
+        width,
+        heads,
+        head_dim: None,
+        kv_heads,
+        layers,
+        qkv_bias: false,
+        qk_norm: false,
+        hidden,
+        experts: None,
+    }
 }
 
 const fn llama3(name: &'static str, dimensions: [usize; 5]) -> Preset {
     Preset { vocabulary: 128_256, context: 8192, ..llama(name, dimensions) }
 }
 
-const fn qwen(family: Family, vocabulary: usize, preset: Preset) -> Preset {
-    Preset { family, vocabulary, context: 32_768, ..preset }
+const fn qwen2(preset: Preset) -> Preset {
+    Preset { vocabulary: 152_064, context: 32_768, qkv_bias: true, ..preset }
+}
+
+const fn qwen3(preset: Preset) -> Preset {
+    Preset { vocabulary: 151_936, context: 32_768, qk_norm: true, ..preset }
 }
 
 const PRESETS: [Preset; 12] = [
@@ -49,38 +66,30 @@ const PRESETS: [Preset; 12] = [
     llama3("llama3-8b", [4096, 32, 8, 32, 14_336]),
     llama3("llama3-70b", [8192, 64, 8, 80, 28_672]),
     llama3("llama3-405b", [16_384, 128, 8, 126, 53_248]),
-    Preset { family: Family::Mistral, context: 8192, ..llama("mistral-7b", [4096, 32, 8, 32, 14_336]) },
-    qwen(Family::Qwen2, 152_064, llama("qwen2.5-7b", [3584, 28, 4, 28, 18_944])),
-    qwen(Family::Qwen3, 151_936, llama("qwen3-8b", [4096, 32, 8, 36, 12_288])),
-    Preset {
-        head_dim: Some(128),
-        ..qwen(Family::Qwen3, 151_936, llama("qwen3-32b", [5120, 64, 8, 64, 25_600]))
-    },
-    Preset { family: Family::Phi3, vocabulary: 32_064, ..llama("phi3-mini", [3072, 32, 32, 32, 8192]) },
-    Preset {
-        family: Family::Mixtral,
-        experts: Some([8, 2]),
-        ..llama("mixtral-8x7b", [4096, 32, 8, 32, 14_336])
-    },
+    Preset { context: 8192, ..llama("mistral-7b", [4096, 32, 8, 32, 14_336]) },
+    qwen2(llama("qwen2.5-7b", [3584, 28, 4, 28, 18_944])),
+    qwen3(llama("qwen3-8b", [4096, 32, 8, 36, 12_288])),
+    Preset { head_dim: Some(128), ..qwen3(llama("qwen3-32b", [5120, 64, 8, 64, 25_600])) },
+    Preset { vocabulary: 32_064, ..llama("phi3-mini", [3072, 32, 32, 32, 8192]) },
+    Preset { experts: Some([8, 2]), ..llama("mixtral-8x7b", [4096, 32, 8, 32, 14_336]) },
 ];
 
-/// Returns the names of all presets.
-pub(crate) fn names() -> String {
+/// Returns the names of all published models.
+pub fn published_names() -> String {
     PRESETS.map(|preset| preset.name).join(", ")
 }
 
-/// Returns the model of this name in mixed precision.
-pub(crate) fn find(name: &str) -> Option<ModelShape> {
+/// Returns the published model of this name, such as `llama2-7b`, in mixed precision.
+pub fn published_model(name: &str) -> Option<ModelShape> {
     PRESETS.iter().find(|preset| preset.name == name).map(Preset::shape)
 }
 
 impl Preset {
     fn shape(&self) -> ModelShape {
-        let &Self { family, vocabulary, context, width, heads, head_dim, kv_heads, layers, hidden, .. } =
-            self;
-        let gpt = GptConfig::llama(vocabulary, context, width, heads, layers);
-        let (qkv_bias, qk_norm, ffn_width) = (family.has_qkv_bias(), family.has_qk_norm(), Some(hidden));
-        let gpt = GptConfig { family, head_dim, kv_heads, ffn_width, qkv_bias, qk_norm, ..gpt };
+        let &Self { vocabulary, context, width, heads, head_dim, kv_heads, layers, hidden, .. } = self;
+        let &Self { qkv_bias, qk_norm, .. } = self;
+        let gpt = GptShape::llama(vocabulary, context, width, heads, layers);
+        let gpt = GptShape { head_dim, kv_heads, ffn_width: Some(hidden), qkv_bias, qk_norm, ..gpt };
         let columns = gpt.query_width() + 2 * gpt.kv_width();
         let biases = if qkv_bias { columns } else { 0 };
         let norms = if qk_norm { 2 * gpt.head_dim() } else { 0 };
@@ -97,8 +106,8 @@ impl Preset {
             parameters: (dense + of_experts) as f64,
             active: (dense + of_experts / experts * per_token) as f64,
             expert_parameters: of_experts as f64,
-            gpt: GptConfig { experts: (experts > 1).then_some(settings), ..gpt },
-            sharing: Context::default(),
+            gpt: GptShape { experts: (experts > 1).then_some(settings), ..gpt },
+            sharing: SequenceSharing::default(),
             shard_ranks: 0,
             activation_bytes: 2,
             bytes: BytesPerParam::mixed(4.0, false),

@@ -1,27 +1,28 @@
 //! Plan as numbers and as text.
 
-use crate::config::Config;
+use crate::GptShape;
 use crate::cost::format::{count, format_flops, sections, size, table, time};
 use crate::cost::{Estimate, ExchangeCosts, Hardware, Link, ModelShape, ParallelConfig, StepTime};
-use crate::models::GptConfig;
 use crate::planner::batch_recipe::BatchRecipe;
 use crate::planner::choice::choose;
 use crate::planner::rules::{Decision, rule_of_thumb};
 use crate::planner::search::{Candidate, Search};
+use crate::planner::tables::Measured;
 use crate::planner::throughput::Throughput;
 use crate::planner::tree::decide;
-use crate::planner::{explain, tables, warnings};
+use crate::planner::{explain, plot, tables, warnings};
 use serde::Serialize;
 use unisono_nn::counted;
 use unisono_nn::error::{Error, Result};
 use unisono_parallel::data_parallel::ParallelKind;
+use unisono_parallel::mesh::Degrees;
 
 /// Strategies that a plan compares.
 const KINDS: [ParallelKind; 4] =
     [ParallelKind::Replicated, ParallelKind::Zero1, ParallelKind::Zero2, ParallelKind::Zero3];
 
 /// Returns the GB of `parameters` in 16 bits: 2 per billion.
-pub fn gigabytes(parameters: f64) -> f64 {
+pub(super) fn gigabytes(parameters: f64) -> f64 {
     2.0 * parameters / 1e9
 }
 
@@ -79,19 +80,20 @@ impl PlanReport {
         Self::among(shape, hardware, tokens, bucket, |_| ())
     }
 
-    /// Computes a plan of a configuration: among meshes that the trainer runs with it.
+    /// Computes a plan among meshes that run: those for which `memory_of` returns the exact bytes
+    /// of a rank, and not an error.
     ///
     /// # Errors
     /// Fails as [`PlanReport::new`] does.
-    pub fn for_config(
-        config: &Config,
+    pub fn among_runs(
         shape: ModelShape,
         hardware: Hardware,
         tokens: usize,
         bucket: f64,
+        memory_of: impl Fn(&Candidate) -> Result<usize>,
     ) -> Result<Self> {
         let room = hardware.usable_memory();
-        Self::among(shape, hardware, tokens, bucket, |search| search.keep_runs(config, room))
+        Self::among(shape, hardware, tokens, bucket, |search| search.keep_runs(memory_of, room))
     }
 
     /// Computes a plan among the meshes that `restrict` leaves.
@@ -159,7 +161,7 @@ impl PlanReport {
     }
 
     /// Returns the candidate with the chosen mesh; `None` if it does not divide the batch.
-    pub(super) fn chosen(&self) -> Option<&Candidate> {
+    pub fn chosen(&self) -> Option<&Candidate> {
         self.search.find(&self.decision.parallel)
     }
 
@@ -171,6 +173,33 @@ impl PlanReport {
     /// Returns the estimate of the chosen strategy.
     pub(super) fn estimate(&self) -> Estimate<'_> {
         Estimate { shape: &self.shape, hardware: &self.hardware, parallel: self.decision.parallel }
+    }
+
+    /// Sets the tokens of the whole run, from which its days follow.
+    pub fn set_train_tokens(&mut self, tokens: f64) {
+        self.throughput = self.throughput.map(|pace| pace.with_train_tokens(tokens));
+    }
+
+    /// Warns of a configured strategy and mesh that are not those of the plan, or whose tensor
+    /// parallel ranks are on several hosts.
+    pub fn compare_configured(&mut self, kind: ParallelKind, mesh: Degrees) {
+        let lines = warnings::of_configured(kind, mesh, &self.hardware, &self.decision.parallel);
+        self.warnings.extend(lines);
+    }
+
+    /// Adds a table of predicted and measured numbers: of the chosen mesh and its alternatives, as
+    /// `measure` finds them.
+    ///
+    /// # Errors
+    /// Returns the error of a measurement.
+    pub fn compare_measured(&mut self, measure: impl Fn(&Candidate) -> Result<Measured>) -> Result<()> {
+        self.measured = tables::measured(self, measure)?;
+        Ok(())
+    }
+
+    /// Draws the predicted step time of the meshes, as SVG.
+    pub fn svg(&self) -> String {
+        plot::svg(self)
     }
 
     /// Returns the plan as text and tables.
@@ -205,7 +234,7 @@ impl PlanReport {
 
     fn model(&self) -> String {
         let ModelShape { parameters, bytes, .. } = self.shape;
-        let GptConfig { layers, width, heads, context, .. } = self.shape.gpt;
+        let GptShape { layers, width, heads, context, .. } = self.shape.gpt;
         let summary = format!(
             "{} parameters, {} of width {width}, {}, sequences of {context}",
             count(parameters),

@@ -1,10 +1,8 @@
 //! Leaves of the decision tree for the strategy of a model on some hardware, and rules of thumb.
 
-use crate::config::Config;
 use crate::cost::{MAX_USEFUL_DATA_RANKS, ModelShape, ParallelConfig};
 use crate::planner::meshes::LONG_SEQUENCE;
 use crate::planner::tree::Remedy;
-use crate::train;
 use serde::Serialize;
 use unisono_parallel::data_parallel::ParallelKind;
 
@@ -74,18 +72,16 @@ pub struct Decision {
     pub parallel: ParallelConfig,
     /// Reason in one line.
     pub reason: String,
-    /// Error of the trainer for this mesh; `None` if it runs.
+    /// Reason why ranks do not form this mesh; `None` if they do.
     pub unsupported: Option<String>,
     /// Remedies that the tree tried, with the one that fits at the end.
     pub walk: Vec<Remedy>,
 }
 
 impl Decision {
-    /// Returns the decision for a leaf, with the error of a mesh that the trainer refuses.
+    /// Returns the decision for a leaf, with the error of a mesh that ranks do not form.
     pub(super) fn new(rule: Rule, parallel: ParallelConfig, reason: String, walk: Vec<Remedy>) -> Self {
-        let config = Config { mesh: parallel.degrees(), ..Config::default() };
-        let ranks = parallel.tensor * parallel.pipeline * parallel.data;
-        let unsupported = train::mesh(&config, ranks).err().map(|error| error.to_string());
+        let unsupported = parallel.mesh().err().map(|error| error.to_string());
         Self { rule, parallel, reason, unsupported, walk }
     }
 }
@@ -113,7 +109,7 @@ pub(super) fn reason(rule: Rule, cut: &ParallelConfig, shape: &ModelShape) -> St
 }
 
 /// Returns the usual choice for models of this size.
-pub fn rule_of_thumb(shape: &ModelShape) -> &'static str {
+pub(super) fn rule_of_thumb(shape: &ModelShape) -> &'static str {
     match shape.parameters {
         _ if shape.experts() > 1 => "expert parallel, ZeRO-3 for the rest",
         _ if shape.gpt.context >= LONG_SEQUENCE => "context and tensor parallel, ZeRO-3",

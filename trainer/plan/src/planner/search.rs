@@ -1,9 +1,10 @@
 //! Search for the mesh with the shortest step among those that fit.
 
+use crate::batch_plan::factors;
 use crate::cost::{Estimate, Hardware, LinkClass, ModelShape, ParallelConfig, StepTime};
-use crate::data::factors;
 use crate::planner::meshes::{Allowed, legal};
 use serde::{Serialize, Serializer};
+use unisono_nn::error::Result;
 
 /// Mesh that fits, with the batch that makes its step shortest.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -44,7 +45,7 @@ pub struct Search {
     pub too_large: Vec<TooLarge>,
     /// Number of meshes that fit, and do not divide the batch.
     pub indivisible: usize,
-    /// Number of meshes that fit, and that the trainer does not run with the configuration.
+    /// Number of meshes that fit by the estimate, and of which no run was accepted.
     pub refused: usize,
     /// Reason of the first refusal.
     pub refusal: Option<String>,
@@ -83,6 +84,26 @@ impl Search {
         search.fitting.sort_by(|left, right| left.seconds().total_cmp(&right.seconds()));
         search.too_large.sort_by(|left, right| left.needed.total_cmp(&right.needed));
         search
+    }
+
+    /// Keeps the candidates for which `memory_of` returns at most `room` bytes, with these bytes.
+    /// Counts the others as refused.
+    pub(super) fn keep_runs(&mut self, memory_of: impl Fn(&Candidate) -> Result<usize>, room: f64) {
+        let candidates = std::mem::take(&mut self.fitting);
+        for mut candidate in candidates {
+            match memory_of(&candidate) {
+                Ok(bytes) if bytes as f64 <= room => {
+                    candidate.needed = bytes as f64;
+                    self.fitting.push(candidate);
+                }
+                other => {
+                    self.refused += 1;
+                    let why = other
+                        .map_or_else(|error| error.to_string(), |bytes| format!("it needs {bytes} bytes"));
+                    self.refusal.get_or_insert(why);
+                }
+            }
+        }
     }
 
     /// Returns the candidate with this parallelism, with any value of `reduces_each`.

@@ -1,6 +1,5 @@
 //! Tables of a plan: the walk down the decision tree, and the meshes.
 
-use crate::config::Config;
 use crate::cost::ParallelConfig;
 use crate::cost::format::{row_of, size, table, time};
 use crate::planner::report::PlanReport;
@@ -121,15 +120,29 @@ pub(super) fn too_large(answer: &PlanReport) -> String {
     }
 }
 
-/// Returns predicted and measured numbers of the chosen mesh and its alternatives, with `steps`
-/// steps of each.
+/// Measured run.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Measured {
+    /// Most bytes of weights, gradients, optimizer state and activations of a rank.
+    pub bytes: f64,
+    /// Seconds of the shortest step: other programs can only add time.
+    pub seconds: f64,
+    /// Mean processor time of a step, divided by the number of cores. It is the time of a step that
+    /// fills all cores alone.
+    pub core_seconds: f64,
+}
+
+/// Returns predicted and measured numbers of the chosen mesh and its alternatives.
 ///
 /// # Errors
-/// Returns the error of a run.
-pub(super) fn measured(answer: &PlanReport, config: &Config, steps: usize) -> Result<String> {
+/// Returns the error of a measurement.
+pub(super) fn measured(
+    answer: &PlanReport,
+    measure: impl Fn(&Candidate) -> Result<Measured>,
+) -> Result<String> {
     let heading = row_of(["", "step", "measured", "apart", "memory", "measured", "apart"]);
     let row = |candidate: &Candidate| {
-        let found = candidate.measure(config, steps)?;
+        let found = measure(candidate)?;
         // Ranks that take turns fill all cores, which other programs may use too.
         let seconds = match answer.hardware.cores_per_rank < 1.0 {
             true => found.core_seconds,

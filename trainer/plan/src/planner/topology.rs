@@ -1,15 +1,12 @@
-//! File that describes hosts and links.
+//! Description of hosts and links in TOML.
 
 use crate::cost::{Hardware, Link};
-use crate::file_kind;
 use serde::Deserialize;
-use std::path::Path;
-use unisono_nn::error::Result;
 
 /// Hosts with equally many ranks, and the links among the ranks.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Topology {
+pub struct Topology {
     hosts: usize,
     ranks_per_host: usize,
     /// Number of NUMA domains per host.
@@ -38,17 +35,11 @@ fn one() -> usize {
 }
 
 impl Topology {
-    /// Reads a file.
+    /// Parses text.
     ///
     /// # Errors
-    /// [`unisono_nn::Error::File`] for text that is no topology, and for numbers that are not above
-    /// 0.
-    pub(crate) fn read(path: &Path) -> Result<Self> {
-        let text = file_kind::read_text(path, "a topology in TOML")?;
-        Self::parse(&text).map_err(|what| file_kind::recognized(path, "a topology in TOML", what))
-    }
-
-    fn parse(text: &str) -> std::result::Result<Self, String> {
+    /// Describes text that is no topology, and numbers that are not above 0.
+    pub fn parse(text: &str) -> std::result::Result<Self, String> {
         let topology: Self = toml::from_str(text).map_err(|error| error.to_string())?;
         topology.check().map_or(Ok(topology), Err)
     }
@@ -71,17 +62,17 @@ impl Topology {
     }
 
     /// Returns the number of ranks.
-    pub(crate) fn ranks(&self) -> usize {
+    pub fn ranks(&self) -> usize {
         self.hosts * self.ranks_per_host
     }
 
     /// Returns the number of ranks per host.
-    pub(crate) fn ranks_per_host(&self) -> usize {
+    pub fn ranks_per_host(&self) -> usize {
         self.ranks_per_host
     }
 
     /// Sets hosts, and the links that the file has.
-    pub(crate) fn apply(&self, hardware: &mut Hardware) {
+    pub fn apply(&self, hardware: &mut Hardware) {
         hardware.per_host = self.ranks_per_host;
         hardware.per_domain = self.ranks_per_host / self.domains_per_host;
         let link = |entry: LinkEntry| Link { alpha: entry.latency * 1e-6, beta: entry.bandwidth * 1e9 };
@@ -97,8 +88,7 @@ impl Topology {
 }
 
 /// Reads bytes as a topology, and sets hardware by it.
-#[cfg(any(test, feature = "fuzzing"))]
-pub(crate) fn fuzz(bytes: &[u8]) {
+pub fn fuzz(bytes: &[u8]) {
     if let Ok(topology) = Topology::parse(&String::from_utf8_lossy(bytes)) {
         let mut hardware = Hardware::named("h100-80", 8).expect("a kind of hardware");
         topology.apply(&mut hardware);

@@ -32,7 +32,7 @@ pub struct Remedy {
 ///
 /// # Errors
 /// [`Error::Invalid`] if no strategy fits the model into memory.
-pub fn decide(shape: &ModelShape, hardware: &Hardware) -> Result<Decision> {
+pub(super) fn decide(shape: &ModelShape, hardware: &Hardware) -> Result<Decision> {
     let tree = Tree { shape, hardware, whole: ParallelConfig::replicated(hardware.ranks) };
     let remedies = if shape.experts() > 1 {
         tree.experts()

@@ -1,13 +1,11 @@
 //! Warnings about likely problems of a plan.
 
-use crate::config::Config;
 use crate::cost::format::size;
 use crate::cost::{Estimate, Hardware, ParallelConfig, StepTime, many_data_ranks};
 use crate::planner::batch_recipe::{BatchRecipe, scaled_rates};
 use crate::planner::report::StrategyRow;
-use unisono_nn::error::Result;
 use unisono_parallel::data_parallel::ParallelKind;
-use unisono_parallel::mesh::Mesh;
+use unisono_parallel::mesh::{Degrees, Mesh};
 
 /// Returns the warnings about a plan, one per line.
 pub(crate) fn all(
@@ -111,18 +109,24 @@ fn more_accumulation(
     })
 }
 
-/// Returns warnings about a configured run on this hardware, apart from the plan.
-pub(crate) fn for_config(config: &Config, hardware: &Hardware, plan: &ParallelConfig) -> Result<Vec<String>> {
-    let mesh = Mesh::new(hardware.ranks, config.mesh);
+/// Returns warnings about a configured strategy and mesh on this hardware, beside the plan.
+pub(crate) fn of_configured(
+    kind: ParallelKind,
+    degrees: Degrees,
+    hardware: &Hardware,
+    plan: &ParallelConfig,
+) -> Vec<String> {
+    let mesh = Mesh::new(hardware.ranks, degrees);
     let crosses = mesh.and_then(|mesh| mesh.check_fits_hosts(hardware.per_host));
     let crosses = crosses.err().map(|error| format!("the configured mesh: {error}"));
-    let (strategy, tensor) = (config.strategy.kind, config.mesh.tensor);
-    let others = (strategy != plan.kind || tensor != plan.tensor).then(|| {
-        let (strategy, kind) = (strategy.name(), plan.kind.name());
+    let others = (kind != plan.kind || degrees.tensor != plan.tensor).then(|| {
         format!(
-            "configured are {strategy} and mesh.tensor = {tensor}, planned {kind} and mesh.tensor = {}",
+            "configured are {} and mesh.tensor = {}, planned {} and mesh.tensor = {}",
+            kind.name(),
+            degrees.tensor,
+            plan.kind.name(),
             plan.tensor
         )
     });
-    Ok(crosses.into_iter().chain(others).collect())
+    crosses.into_iter().chain(others).collect()
 }

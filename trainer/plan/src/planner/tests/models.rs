@@ -3,8 +3,7 @@
 use super::{GB, Zero2, Zero3, hardware};
 use crate::cost::{Estimate, Hardware, ModelShape, ParallelConfig};
 use crate::planner::meshes::tensor_degrees;
-use crate::planner::presets::find;
-use crate::planner::{PlanReport, Rule};
+use crate::planner::{PlanReport, Rule, published_model};
 use unisono_nn::error::Error;
 use unisono_parallel::data_parallel::ParallelKind;
 
@@ -18,19 +17,19 @@ fn planned(shape: ModelShape, ranks: usize) -> Result<PlanReport, Error> {
 
 #[test]
 fn presets_have_the_published_sizes() {
-    let sizes = MODELS.map(|name| find(name).unwrap().parameters);
+    let sizes = MODELS.map(|name| published_model(name).unwrap().parameters);
     assert_eq!(
         sizes,
         [6_738_415_616.0, 13_015_864_320.0, 68_976_648_192.0, 405_853_388_800.0, 46_702_792_704.0]
     );
-    let llama3 = ["llama3-8b", "llama3-70b"].map(|name| find(name).unwrap().parameters);
+    let llama3 = ["llama3-8b", "llama3-70b"].map(|name| published_model(name).unwrap().parameters);
     assert_eq!(llama3, [8_030_261_248.0, 70_553_706_496.0]);
     let families = ["mistral-7b", "qwen2.5-7b", "qwen3-8b", "qwen3-32b", "phi3-mini"];
-    let sizes = families.map(|name| find(name).unwrap().parameters);
+    let sizes = families.map(|name| published_model(name).unwrap().parameters);
     assert_eq!(sizes, [7_241_732_096.0, 7_615_616_512.0, 8_190_735_360.0, 32_762_123_264.0, 3_821_079_552.0]);
-    let wide = find("qwen3-32b").unwrap();
+    let wide = published_model("qwen3-32b").unwrap();
     assert_eq!((wide.gpt.query_width(), wide.gpt.width), (8192, 5120));
-    let mixtral = find("mixtral-8x7b").unwrap();
+    let mixtral = published_model("mixtral-8x7b").unwrap();
     assert_eq!((mixtral.experts(), mixtral.active), (8, 12_879_925_248.0));
     // The same numbers by flags: 46.7 billion in all, 12.9 for a token that uses 2 of 8.
     let by_flags = ModelShape::from_parameters(46.7e9).with_experts(8, 2, Some(12.9e9));
@@ -42,7 +41,7 @@ fn presets_have_the_published_sizes() {
 fn repeated_heads_of_keys_allow_more_tensor_ranks() {
     let machine = hardware("h100-80", 8);
     for kv_heads in [1, 2, 8] {
-        let mut shape = find("mistral-7b").unwrap();
+        let mut shape = published_model("mistral-7b").unwrap();
         shape.gpt.kv_heads = kv_heads;
         assert_eq!(tensor_degrees(&shape, &machine), [2, 4, 8], "{kv_heads} heads of keys");
         for tensor in [1, 2, 4, 8] {
@@ -53,7 +52,7 @@ fn repeated_heads_of_keys_allow_more_tensor_ranks() {
             assert_eq!(tensor as f64 * estimate.parameters(), shape.parameters + repeated, "{tensor} ranks");
         }
     }
-    let uneven = find("qwen2.5-7b").unwrap();
+    let uneven = published_model("qwen2.5-7b").unwrap();
     assert_eq!(tensor_degrees(&uneven, &machine), [2, 4], "28 heads of queries");
 }
 
@@ -62,7 +61,7 @@ fn repeated_heads_of_keys_allow_more_tensor_ranks() {
 fn published_models_get_meshes_that_keep_the_rules() {
     for name in MODELS {
         for ranks in [8, 64, 512, 16_384] {
-            let shape = find(name).unwrap();
+            let shape = published_model(name).unwrap();
             let (state, room) = (shape.bytes.total() * shape.parameters, ranks as f64 * 0.9 * 80.0 * GB);
             match planned(shape, ranks) {
                 Ok(answer) => keeps_the_rules(&answer, &format!("{name} on {ranks}")),
@@ -124,7 +123,7 @@ fn meshes_of_published_models_grow_with_model_and_ranks() {
         ("mixtral-8x7b", 64, "zero2 data 64 x expert 8"),
         ("mixtral-8x7b", 512, "zero3 data 512 x expert 8"),
     ] {
-        let parallel = planned(find(name).unwrap(), ranks).unwrap().decision.parallel;
+        let parallel = planned(published_model(name).unwrap(), ranks).unwrap().decision.parallel;
         let found = format!("{} {}", parallel.kind.name(), parallel.words());
         assert_eq!(found, mesh, "{name} on {ranks}");
     }
@@ -133,7 +132,7 @@ fn meshes_of_published_models_grow_with_model_and_ranks() {
 /// Whole gradients count while ranks accumulate, or are reduced for each micro-batch.
 #[test]
 fn accumulation_keeps_whole_gradients_or_reduces_more_often() {
-    let (shape, hardware) = (find("llama2-7b").unwrap(), Hardware::named("h100-80", 64).unwrap());
+    let (shape, hardware) = (published_model("llama2-7b").unwrap(), Hardware::named("h100-80", 64).unwrap());
     let estimate = |kind, reduces_each| {
         let parallel = ParallelConfig { kind, reduces_each, ..ParallelConfig::replicated(64) };
         Estimate { shape: &shape, hardware: &hardware, parallel }
@@ -154,7 +153,7 @@ fn accumulation_keeps_whole_gradients_or_reduces_more_often() {
 /// Sequences of 128 K tokens are shared by context parallel ranks.
 #[test]
 fn long_sequences_of_published_models_are_shared() {
-    let mut shape = find("llama2-7b").unwrap();
+    let mut shape = published_model("llama2-7b").unwrap();
     shape.gpt.context = 1 << 17;
     let answer = planned(shape, 64).unwrap();
     let parallel = &answer.decision.parallel;
