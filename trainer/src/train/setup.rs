@@ -196,7 +196,7 @@ fn process_groups(groups: &MeshGroups, shares: bool) -> Result<ProcessGroups> {
 
 /// Returns the mesh for this number of ranks, if its kinds of parallelism and the files of the
 /// model are supported.
-pub(crate) fn mesh(config: &Config, ranks: usize) -> Result<Mesh> {
+pub(super) fn mesh(config: &Config, ranks: usize) -> Result<Mesh> {
     let mesh = Mesh::new(ranks, config.mesh)?;
     pretrained::check_supported(config)?;
     check_sequence_sharding(config, &mesh)?;
