@@ -14,7 +14,7 @@ struct Crate {
     layers: &'static [&'static [&'static str]],
 }
 
-const CRATES: [Crate; 5] = [
+const CRATES: [Crate; 6] = [
     Crate {
         folder: "src",
         layers: &[
@@ -75,17 +75,19 @@ const CRATES: [Crate; 5] = [
         ],
     },
     Crate {
+        folder: "trainer/plan/src",
+        layers: &[&["batch_plan", "shapes"], &["stages"], &["cost"], &["planner"]],
+    },
+    Crate {
         folder: "trainer/src",
         layers: &[
             &["available_memory", "file_kind", "output_file", "progress"],
-            &["data"],
+            &["data", "machine"],
             &["checkpoint"],
             &["models"],
             &["config"],
-            &["stages"],
-            &["cost"],
             &["train"],
-            &["planner"],
+            &["plan_command"],
             &["fuzzing"],
         ],
     },

@@ -150,7 +150,7 @@ fn links_lead_to_files_and_headings() {
 }
 
 /// Folders from which pages name files: the root, and those that a page is about.
-const BASES: [&str; 10] = [
+const BASES: [&str; 11] = [
     "",
     "src",
     "transports/src",
@@ -158,6 +158,7 @@ const BASES: [&str; 10] = [
     "trainer/src",
     "trainer/nn/src",
     "trainer/parallel/src",
+    "trainer/plan/src",
     "cuda",
     "reducers",
     "docs",

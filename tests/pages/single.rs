@@ -99,6 +99,7 @@ fn module_tables_list_every_module() {
         ("trainer/README.md", "| module |", "trainer/src/lib.rs", &[]),
         ("trainer/nn/README.md", "| module |", "trainer/nn/src/lib.rs", &["testing"]),
         ("trainer/parallel/README.md", "| module |", "trainer/parallel/src/lib.rs", &["testing"]),
+        ("trainer/plan/README.md", "| module |", "trainer/plan/src/lib.rs", &[]),
     ] {
         let text = read(page);
         let (_, table) = text.split_once(start).expect("the table");

@@ -30,7 +30,7 @@ const MARKS: [&str; 17] = [
     ".all_to_all(",
 ];
 /// Folders whose code runs in programs of users.
-const ROOTS: [&str; 11] = [
+const ROOTS: [&str; 12] = [
     "adapters/",
     "capi/src/",
     "cli/src/",
@@ -40,6 +40,7 @@ const ROOTS: [&str; 11] = [
     "src/",
     "trainer/nn/src/",
     "trainer/parallel/src/",
+    "trainer/plan/src/",
     "trainer/src/",
     "transports/src/",
 ];

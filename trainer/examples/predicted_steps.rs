@@ -14,16 +14,17 @@ mod ten_meshes;
 
 use ten_meshes::{MESHES, Mesh, RANKS, candidate, config};
 use unisono_nn::Result;
+use unisono_plan::cost::{Hardware, Link};
 use unisono_trainer::config::Config;
-use unisono_trainer::cost::{Hardware, Link};
-use unisono_trainer::planner::{measure, measure_rate};
+use unisono_trainer::machine::this_machine;
+use unisono_trainer::plan_command::{measure, measure_candidate, measure_rate};
 
 fn main() -> Result<()> {
     let folder = tempfile::tempdir().expect("a folder");
     let mut config = config(folder.path(), 8, 256, 128);
     // Several buckets, so that backward can hide their reductions.
     config.strategy.bucket_mb = 4.0;
-    let mut here = Hardware::named("here", RANKS)?;
+    let mut here = this_machine(RANKS)?;
     measure_rate(&config, &mut here)?;
     let (rate, half) = (here.flops / 1e9, here.half_rate_rows);
     println!("a core reaches {rate:.1} GFLOP/s in this model with many rows, and half with {half:.0}");
@@ -44,7 +45,7 @@ const STEPS: usize = 5;
 /// Returns the relative error of the step predicted for ranks that share memory.
 fn in_memory(mesh: Mesh, config: &Config, here: &Hardware) -> Result<f64> {
     let candidate = candidate(mesh, config, here);
-    let measured = candidate.measure(config, STEPS)?;
+    let measured = measure_candidate(&candidate, config, STEPS)?;
     Ok(compare(mesh, "of all cores", candidate.seconds(), measured.core_seconds))
 }
 
@@ -52,7 +53,7 @@ fn in_memory(mesh: Mesh, config: &Config, here: &Hardware) -> Result<f64> {
 fn over_throttled_links(mesh: Mesh, config: &Config, hardware: &Hardware) -> Result<f64> {
     let candidate = candidate(mesh, config, hardware);
     let worlds = hosts::communicators(RANKS, hardware.per_host, hardware.inter_host)?;
-    let measured = measure(&candidate.configure(config)?, worlds, STEPS)?;
+    let measured = measure(&config.with_candidate(&candidate)?, worlds, STEPS)?;
     Ok(compare(mesh, "by the clock", candidate.seconds(), measured.seconds))
 }
 

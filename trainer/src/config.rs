@@ -9,6 +9,7 @@ mod docs;
 #[cfg(any(test, feature = "fuzzing"))]
 mod fuzzing;
 mod padding;
+mod plan_inputs;
 mod read;
 mod renamed_keys;
 mod resume_invariants;
@@ -30,7 +31,6 @@ pub use crate::config::schema::{
 };
 
 use crate::config::read::Given;
-use crate::data::BatchPlan;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
@@ -38,6 +38,7 @@ use unisono_nn::error::{Error, Result};
 use unisono_parallel::data_parallel::Settings;
 use unisono_parallel::mesh::{Degrees, Mesh};
 use unisono_parallel::optimizer::LrSchedule;
+use unisono_plan::BatchPlan;
 
 /// Settings of a run. The defaults train a GPT on the text files below the current folder, in under
 /// a minute on two cores.

@@ -1,7 +1,6 @@
 //! Training data: the order of samples ([`Sampler`]), and the samples ([`TokenWindows`]).
 
 mod added_tokens;
-mod batch_plan;
 mod dataset_id;
 mod permutation;
 mod prepare;
@@ -14,8 +13,6 @@ mod tokenizer;
 mod tokens;
 mod windows;
 
-pub use crate::data::batch_plan::BatchPlan;
-pub(crate) use crate::data::batch_plan::factors;
 pub use crate::data::dataset_id::DatasetId;
 pub use permutation::Permutation;
 pub use prepare::{Prepared, TokenizeOptions};

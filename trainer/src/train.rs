@@ -43,7 +43,6 @@ pub use pretrained::{export, export_with_progress};
 pub(crate) use report::fuzz as fuzz_records;
 pub use report::{StepRecord, validation_text};
 pub use run::Run;
-pub(crate) use setup::mesh;
 pub use step::StepStats;
 
 #[cfg(test)]

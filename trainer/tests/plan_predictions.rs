@@ -7,8 +7,8 @@ mod ten_meshes;
 
 use std::sync::Mutex;
 use ten_meshes::{MESHES, RANKS, candidate, config};
-use unisono_trainer::cost::{Hardware, Link};
-use unisono_trainer::planner::measure;
+use unisono_plan::cost::{Hardware, Link};
+use unisono_trainer::plan_command::{measure, measure_candidate};
 
 /// Serializes the tests, so that they do not disturb each other.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -21,7 +21,7 @@ fn predicted_memory_of_ten_meshes_is_measured() {
     let here = Hardware::named("h100-80", RANKS).unwrap();
     for mesh in MESHES {
         let candidate = candidate(mesh, &config, &here);
-        let measured = candidate.measure(&config, 1).unwrap();
+        let measured = measure_candidate(&candidate, &config, 1).unwrap();
         let ratio = candidate.needed / measured.bytes;
         println!("{mesh:?}: {} predicted, {} measured, {ratio:.3}", candidate.needed, measured.bytes);
         assert!((ratio - 1.0).abs() < 0.05, "{mesh:?}: {} predicted, {measured:?}", candidate.needed);
@@ -39,7 +39,7 @@ fn step_over_slow_links_takes_as_long_as_its_messages() {
     hardware.inter_host = Link { alpha: 1e-2, beta: 1e9 };
     let [_, _, zero3, ..] = MESHES;
     let candidate = candidate(zero3, &config, &hardware);
-    let planned = candidate.configure(&config).unwrap();
+    let planned = config.with_candidate(&candidate).unwrap();
     let once = || {
         let link = hardware.inter_host;
         let worlds = hosts::communicators(RANKS, hardware.per_host, link).unwrap();

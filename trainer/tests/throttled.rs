@@ -13,7 +13,8 @@ use unisono_nn::step_plan::{Direction, StepPlan};
 use unisono_nn::strategy::Strategy;
 use unisono_parallel::data_parallel::{DataParallel, ParallelKind, ProcessGroups, Settings, ShardedStrategy};
 use unisono_parallel::optimizer::{Sgd, Step};
-use unisono_trainer::cost::{Link, Measurement, StepTime, ring, sweep};
+use unisono_plan::cost::{Link, Measurement, StepTime, ring};
+use unisono_trainer::machine::sweep;
 
 /// Reduces over the ring that is predicted, with one message per step for any size.
 fn whole_messages() -> Config {

@@ -146,12 +146,6 @@ impl Default for Context {
 }
 
 impl Context {
-    /// Returns the number of neighbors that exchange positions for heads, among `ranks` that share
-    /// sequences; `None` if keys and values are gathered.
-    pub(crate) fn head_group_size(self, ranks: usize) -> Option<usize> {
-        self.kv_transfer.head_group_size(ranks, self.ulysses_ranks)
-    }
-
     /// Sets the ranks that share the sequences of a pass, and the way in which they do.
     pub(crate) fn share_sequences(self, pass: &mut Pass<'_>, ranks: Option<&Communicator>) {
         pass.set_sequence_group(ranks);

@@ -6,6 +6,7 @@ use unisono_nn::modules::{self, LinearInit, Module, RopeConfig};
 use unisono_nn::parameter::Registry;
 use unisono_parallel::experts::Experts;
 use unisono_parallel::tensor_parallel::{ParallelPlan, ParallelStyle};
+use unisono_plan::GptShape;
 
 /// Normalization layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,13 +136,33 @@ impl GptConfig {
         }
     }
 
+    /// Returns the dimensions on which memory, traffic and operations depend. They have the
+    /// formulas of widths, so that plans and models have the same.
+    pub fn gpt_shape(&self) -> GptShape {
+        GptShape {
+            vocabulary: self.vocabulary,
+            context: self.context,
+            padding: self.padding,
+            width: self.width,
+            heads: self.heads,
+            head_dim: self.head_dim,
+            kv_heads: self.kv_heads,
+            layers: self.layers,
+            layer_norm: self.norm == Norm::Layer,
+            gated: self.feed_forward == FeedForward::SwiGlu,
+            ffn_width: self.ffn_width,
+            experts: self.experts,
+            qkv_bias: self.bias || self.qkv_bias,
+            qk_norm: self.qk_norm,
+            activation_checkpointing: self.activation_checkpointing,
+            cross_entropy_splits: self.cross_entropy_splits,
+        }
+    }
+
     /// Returns the hidden features of the feed-forward part. By default, it is a multiple of 8 with
     /// SwiGLU.
     pub fn ffn_width(&self) -> usize {
-        self.ffn_width.unwrap_or(match self.feed_forward {
-            FeedForward::Gelu => self.width.saturating_mul(4),
-            FeedForward::SwiGlu => self.width.saturating_mul(8).div_ceil(24) * 8,
-        })
+        self.gpt_shape().ffn_width()
     }
 
     /// Returns the experts of a block; `None` if it is dense.
@@ -151,22 +172,22 @@ impl GptConfig {
 
     /// Returns the positions of a sequence with its padding.
     pub fn padded_context(&self) -> usize {
-        self.context + self.padding
+        self.gpt_shape().padded_context()
     }
 
     /// Returns the features per head.
     pub fn head_dim(&self) -> usize {
-        self.head_dim.unwrap_or_else(|| self.width / self.heads)
+        self.gpt_shape().head_dim()
     }
 
     /// Returns the features of all queries. They equal the width unless `head_dim` is given.
     pub fn query_width(&self) -> usize {
-        self.head_dim.map_or(self.width, |head_dim| self.heads * head_dim)
+        self.gpt_shape().query_width()
     }
 
     /// Returns the features of all keys, which equal those of all values.
     pub fn kv_width(&self) -> usize {
-        self.kv_heads * self.head_dim()
+        self.gpt_shape().kv_width()
     }
 
     /// Returns the initialization of linear layers, except for the last of a residual branch.
@@ -217,23 +238,11 @@ impl GptConfig {
         ParallelPlan::new(attention.into_iter().chain(dense.into_iter().filter(|_| has_dense)))
     }
 
-    /// Returns the features of all keys that `parts` tensor parallel ranks have together. Ranks
-    /// repeat the heads of keys if these are fewer.
-    pub(crate) fn kv_width_on(&self, parts: usize) -> usize {
-        self.kv_heads.max(parts) * self.head_dim()
-    }
-
-    /// Returns true if `parts` ranks get equally many heads of keys and values, divided or
-    /// repeated, each with heads of queries that it serves.
-    pub(crate) fn shares_kv_heads(&self, parts: usize) -> bool {
-        let repeats = parts.is_multiple_of(self.kv_heads) && self.heads.is_multiple_of(parts);
-        self.kv_heads.is_multiple_of(parts) || repeats
-    }
-
     /// Returns the refusal of a number of ranks that neither divide nor repeat the heads of keys.
     fn uneven_kv_heads(&self, parts: usize) -> String {
         let (heads, kv_heads) = (self.heads, self.kv_heads);
-        let legal = (1..=heads).filter(|&parts| self.shares_kv_heads(parts)).take(MAX_NAMED);
+        let shape = self.gpt_shape();
+        let legal = (1..=heads).filter(|&parts| shape.shares_kv_heads(parts)).take(MAX_NAMED);
         let legal: Vec<_> = legal.map(|parts| parts.to_string()).collect();
         format!(
             "{kv_heads} heads of keys and values cannot be divided among {parts} ranks, and these cannot repeat them \
@@ -273,7 +282,7 @@ impl GptConfig {
         if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
             return fail(format!("{heads} heads cannot share {kv_heads} heads of keys and values equally"));
         }
-        if kv_heads < heads && !self.shares_kv_heads(parts) {
+        if kv_heads < heads && !self.gpt_shape().shares_kv_heads(parts) {
             return fail(self.uneven_kv_heads(parts));
         }
         match self.positions {

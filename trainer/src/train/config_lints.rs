@@ -2,13 +2,13 @@
 
 use crate::available_memory::host_memory;
 use crate::config::Config;
-use crate::cost;
-use crate::data::{BatchPlan, LastBatch};
+use crate::data::LastBatch;
 use crate::train::pretrained;
 use unisono_parallel::data_parallel::ParallelKind;
 use unisono_parallel::data_parallel::ShardGroups;
 use unisono_parallel::mesh::Mesh;
 use unisono_parallel::optimizer::LrScaling;
+use unisono_plan::{BatchPlan, cost};
 
 /// Returns the warnings for a run whose ranks need `bytes` bytes each, one per line.
 pub(super) fn all(config: &Config, mesh: &Mesh, batch: &BatchPlan, bytes: usize) -> String {

@@ -2,10 +2,6 @@
 
 use super::{config_lints, launch, refusals, setup};
 use crate::config::{Config, new_model_with_experts};
-use crate::cost::format::{sections, table};
-use crate::cost::{CostModel, Traffic, flops_per_sample, in_memory};
-use crate::data::BatchPlan;
-use crate::stages::Stages;
 use unisono::Communicator;
 use unisono_nn::allocator::AllocClass;
 use unisono_nn::counted;
@@ -15,10 +11,14 @@ use unisono_nn::process_group::ProcessGroup;
 use unisono_parallel::data_parallel::ParallelKind;
 use unisono_parallel::experts::ExpertParallel;
 use unisono_parallel::mesh::{Mesh, MeshOnHosts};
+use unisono_plan::cost::{CostModel, Traffic, flops_per_sample, in_memory, sections, table};
+use unisono_plan::{BatchPlan, RunShape, Stages};
 
 /// Prediction of a run, without its execution.
 pub struct DryRun {
     config: Config,
+    /// Numbers of the configuration for the formulas.
+    run: RunShape,
     mesh: Mesh,
     hosts: Option<MeshOnHosts>,
     batch: BatchPlan,
@@ -45,15 +45,15 @@ impl DryRun {
         let experts = ExpertParallel::new(described_group(config.mesh.expert)?);
         let (_, inventory) = new_model_with_experts(config, tensor.as_ref(), experts)?;
         let units = config.strategy.unit_kinds(&inventory)?;
-        let stages = Stages::new(config, &mesh, &batch, &inventory)?;
+        let stages = config.stages(&mesh, &batch, &inventory)?;
         let of_stage = |stage| {
             let mut stage_inventory = inventory.clone();
             stages.keep_own(stage, &mut stage_inventory);
             stage_inventory
         };
         let of_stages = (0..mesh.degrees().pipeline).map(of_stage).collect();
-        let config = config.clone();
-        Ok(Self { config, mesh, hosts: None, batch, inventory, stages, of_stages, units })
+        let (config, run) = (config.clone(), config.run_shape());
+        Ok(Self { config, run, mesh, hosts: None, batch, inventory, stages, of_stages, units })
     }
 
     /// Shows the mesh on hosts of `per_host` consecutive ranks each.
@@ -66,10 +66,10 @@ impl DryRun {
 
     /// Returns the formulas of each rank of a pipeline.
     fn cost_models(&self) -> impl Iterator<Item = CostModel<'_>> {
-        let Self { config, mesh, batch, stages, .. } = self;
+        let Self { run, mesh, batch, stages, .. } = self;
         let of_stages = self.of_stages.iter().enumerate();
         of_stages.map(|(stage, inventory)| CostModel {
-            config,
+            run,
             inventory,
             mesh: *mesh,
             batch: *batch,
@@ -109,7 +109,7 @@ impl DryRun {
 
     /// Returns the floating-point operations of each rank per step.
     pub fn flops(&self) -> f64 {
-        let of_sample = flops_per_sample(&self.config, &self.inventory);
+        let of_sample = flops_per_sample(&self.run.gpt, &self.inventory);
         of_sample * self.batch.global() as f64 / self.mesh.world_size() as f64
     }
 

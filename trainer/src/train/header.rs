@@ -3,16 +3,17 @@
 use super::data_loader::DataLoader;
 use super::report::{print_line, with_separators};
 use crate::config::{Config, DeviceKind, Strategy};
-use crate::cost::{CostModel, classes_in_memory, in_memory};
 use crate::models::{Family, GptConfig};
 use std::fmt;
 use unisono_nn::counted;
 use unisono_nn::ops::InstructionSets;
 use unisono_nn::parameter::{Parameter, ShardSpec, Unit};
 use unisono_parallel::data_parallel::ParallelKind;
+use unisono_plan::cost::{CostModel, classes_in_memory, in_memory};
 
 /// Description of a run in a few lines.
 pub(super) struct RunHeader<'a> {
+    pub(super) config: &'a Config,
     pub(super) plan: &'a CostModel<'a>,
     pub(super) loader: &'a DataLoader,
     /// Strategy of each unit of the model.
@@ -28,7 +29,7 @@ impl RunHeader<'_> {
     }
 
     fn model(&self) -> String {
-        let (model, inventory) = (&self.plan.config.model, self.plan.inventory);
+        let (model, inventory) = (&self.config.model, self.plan.inventory);
         let count = |parameter: &&Parameter| parameter.global_shape().iter().product::<usize>();
         let total: usize = inventory.parameters.iter().map(|parameter| count(&parameter)).sum();
         let trained: usize = inventory
@@ -54,7 +55,7 @@ impl RunHeader<'_> {
 
     /// Returns the family of the model.
     fn architecture(&self) -> &'static str {
-        let gpt = self.plan.config.gpt_config();
+        let gpt = self.config.gpt_config();
         let family = Family::of(&gpt).or_else(|_| Family::of(&GptConfig { experts: None, ..gpt.clone() }));
         match family {
             Ok(Family::Gpt2) | Err(_) => "gpt",
@@ -63,7 +64,7 @@ impl RunHeader<'_> {
     }
 
     fn data(&self) -> String {
-        let Config { data, model, .. } = self.plan.config;
+        let Config { data, model, .. } = self.config;
         let documents = self.loader.documents.map_or(String::new(), |count| match count {
             1 => "1 file, ".to_owned(),
             count => format!("{} files, ", with_separators(count)),
@@ -88,7 +89,7 @@ impl RunHeader<'_> {
     }
 
     fn batch(&self) -> String {
-        let (config, global) = (self.plan.config, self.plan.batch.global());
+        let (config, global) = (self.config, self.plan.batch.global());
         let (tokens, steps) = (with_separators(global * config.model.context), config.schedule.steps);
         let epochs = steps as f64 * global as f64 / self.loader.training.count().max(1) as f64;
         let (steps, verb) = (counted(steps as usize, "step"), if steps == 1 { "is" } else { "are" });
@@ -97,7 +98,7 @@ impl RunHeader<'_> {
 
     /// Returns the padding of sequences, if ranks do not divide them evenly.
     fn sequences(&self) -> Option<String> {
-        let config = self.plan.config;
+        let config = self.config;
         let (context, padding) = (config.model.context, config.sequence_padding());
         let positions = counted(padding, "position");
         let what = format!("{positions} of padding after {context}, so that ranks have equal parts");
@@ -129,7 +130,7 @@ impl RunHeader<'_> {
 
     /// Returns the experts of a block, and the ranks that share them.
     fn experts(&self) -> Option<String> {
-        let gpt = self.plan.config.gpt_config();
+        let gpt = self.config.gpt_config();
         let experts = gpt.experts.as_ref()?;
         let shared = match experts.shared {
             0 => String::new(),
@@ -150,12 +151,12 @@ impl RunHeader<'_> {
 
     /// Returns the loss of a model that has learned nothing.
     fn baseline(&self) -> String {
-        let tokens = self.plan.config.data.vocabulary_size();
+        let tokens = self.config.data.vocabulary_size();
         format!("loss {:.4} if all {tokens} answers are equally probable", (tokens as f64).ln())
     }
 
     fn ranks(&self) -> String {
-        let Config { device, threads, .. } = self.plan.config;
+        let Config { device, threads, .. } = self.config;
         let place = match device {
             DeviceKind::Cpu if *threads == 1 => "1 thread each".to_owned(),
             DeviceKind::Cpu => format!("{threads} threads each"),
@@ -176,7 +177,7 @@ impl RunHeader<'_> {
             [] => String::new(),
         };
         let kinds = runs.iter().map(part).collect::<Vec<_>>().join(", ");
-        let Strategy { shard_ranks, replicate_below, .. } = self.plan.config.strategy;
+        let Strategy { shard_ranks, replicate_below, .. } = self.config.strategy;
         let shards_state = self.units.iter().any(|kind| kind.shards_state());
         let groups = match shards_state && shard_ranks > 0 {
             true => format!(", state divided within groups of {}", counted(shard_ranks, "data rank")),
@@ -194,12 +195,12 @@ impl RunHeader<'_> {
         let (unit, name) = if sum >= 10 << 30 { (30, "GiB") } else { (20, "MiB") };
         let number = |bytes: usize| format!("{:.1}", bytes as f64 / f64::from(1 << unit));
         let classes = classes_in_memory(self.formulas, number);
-        let loads = if self.plan.config.experts.count > 0 { ", with equal loads of experts" } else { "" };
+        let loads = if self.config.experts.count > 0 { ", with equal loads of experts" } else { "" };
         format!("{} {name} a rank by formula: {classes}{loads}", number(sum))
     }
 
     fn checkpoints(&self) -> String {
-        let checkpoint = &self.plan.config.checkpoint;
+        let checkpoint = &self.config.checkpoint;
         let end = if checkpoint.last { Some("after the last step".to_owned()) } else { None };
         let each =
             (checkpoint.every > 0).then(|| format!("every {}", counted(checkpoint.every as usize, "step")));

@@ -2,13 +2,12 @@
 
 use crate::available_memory::{available_addresses, available_memory};
 use crate::config::{Config, DeviceKind};
-use crate::cost::{CostModel, classes_in_memory, in_memory};
-use crate::data::BatchPlan;
 use unisono::Communicator;
 use unisono_nn::counted;
 use unisono_nn::error::{Error, Result};
 use unisono_parallel::data_parallel::ParallelKind;
 use unisono_parallel::mesh::HostId;
+use unisono_plan::cost::{CostModel, classes_in_memory, in_memory};
 
 const GIB: f64 = (1 << 30) as f64;
 
@@ -18,9 +17,14 @@ const GIB: f64 = (1 << 30) as f64;
 /// # Errors
 /// [`Error::Invalid`] on every rank, with the numbers of the first host that is too small and the
 /// settings that would fit.
-pub(super) fn check_fits(world: &Communicator, plan: &CostModel<'_>, memory: [usize; 5]) -> Result<()> {
+pub(super) fn check_fits(
+    world: &Communicator,
+    config: &Config,
+    plan: &CostModel<'_>,
+    memory: [usize; 5],
+) -> Result<()> {
     // With a GPU, the formulas count its memory and not that of the host.
-    if !plan.config.check_memory || plan.config.device == DeviceKind::Cuda {
+    if !config.check_memory || config.device == DeviceKind::Cuda {
         return Ok(());
     }
     let or_unlimited = |bytes: Option<usize>| bytes.map_or(u64::MAX, |bytes| bytes as u64);
@@ -35,7 +39,7 @@ pub(super) fn check_fits(world: &Communicator, plan: &CostModel<'_>, memory: [us
             Room::of(Place::Host, ranks.iter().filter(|other| other[0] == rank[0]).map(|other| other[2]));
         let of_process = ranks.iter().filter(|other| other[..2] == rank[..2]).map(|other| other[3]);
         for room in [of_host, Room::of(Place::Process, of_process)] {
-            if let Some(what) = room.refusal(plan, memory) {
+            if let Some(what) = room.refusal(config, plan, memory) {
                 return Err(Error::invalid(what));
             }
         }
@@ -69,14 +73,14 @@ impl Room {
     }
 
     /// Returns the reason why the ranks do not fit, with numbers and remedies.
-    fn refusal(&self, plan: &CostModel<'_>, memory: [usize; 5]) -> Option<String> {
+    fn refusal(&self, config: &Config, plan: &CostModel<'_>, memory: [usize; 5]) -> Option<String> {
         let bytes = in_memory(memory);
         if self.fits(bytes) {
             return None;
         }
         let (available, ranks, classes) = (gib(self.available), self.ranks, classes_in_memory(memory, gib));
         let need = format!("{} of {} each ({classes})", counted(ranks, "rank"), gib(bytes));
-        let remedy = match self.remedies(plan) {
+        let remedy = match self.remedies(config, plan) {
             fitting if fitting.is_empty() => {
                 "a smaller model, or fewer ranks on this host, would fit".to_owned()
             }
@@ -91,9 +95,9 @@ impl Room {
 
     /// Returns the changes of the configuration that fit, each with the bytes of a rank. Changes
     /// are combined only if no single one fits.
-    fn remedies(&self, plan: &CostModel<'_>) -> Vec<String> {
+    fn remedies(&self, config: &Config, plan: &CostModel<'_>) -> Vec<String> {
         let fitting = |changes: &[Change]| {
-            let bytes = with_changes(plan, changes)?;
+            let bytes = with_changes(config, plan, changes)?;
             let words: Vec<_> = changes.iter().map(|change| change.words()).collect();
             self.fits(bytes).then(|| format!("{} ({} each)", words.join(" "), gib(bytes)))
         };
@@ -142,11 +146,11 @@ impl Change {
 }
 
 /// Returns the bytes of a rank with these changes; `None` if its batch cannot be divided.
-fn with_changes(plan: &CostModel<'_>, changes: &[Change]) -> Option<usize> {
-    let mut config = plan.config.clone();
+fn with_changes(config: &Config, plan: &CostModel<'_>, changes: &[Change]) -> Option<usize> {
+    let mut config = config.clone();
     changes.iter().for_each(|change| change.apply(&mut config));
-    let batch: BatchPlan = config.batch(&plan.mesh).ok()?;
-    let plan = CostModel { config: &config, batch, ..*plan };
+    let (batch, run) = (config.batch(&plan.mesh).ok()?, config.run_shape());
+    let plan = CostModel { run: &run, batch, ..*plan };
     let units = config.strategy.unit_kinds(plan.inventory).ok()?;
     Some(in_memory(plan.memory_at_peak(&units)))
 }

@@ -3,7 +3,7 @@
 use super::trace::Trace;
 use crate::checkpoint::RunFiles;
 use crate::config::Config;
-use crate::data::{BatchPlan, DatasetId, Sampler};
+use crate::data::{DatasetId, Sampler};
 use crate::models::Gpt;
 use crate::train::Interrupt;
 use crate::train::added_values::AddedNames;
@@ -22,6 +22,7 @@ use unisono_parallel::data_parallel::DataParallel;
 use unisono_parallel::mesh::{MeshGroups, SeedSource};
 use unisono_parallel::optimizer::Optimizer;
 use unisono_parallel::pipeline::Program;
+use unisono_plan::BatchPlan;
 
 /// State of a run on one rank. All ranks must call the same methods in the same order.
 pub struct Run {

@@ -5,9 +5,7 @@ use super::run::Run;
 use super::trace::Trace;
 use crate::checkpoint::{self, RunFiles, SavedBy};
 use crate::config::{Config, Context, DeviceKind, Model, Positions, new_model_with_experts, optimizer};
-use crate::cost::{CostModel, flops_per_sample};
 use crate::data::{DatasetId, Sampler};
-use crate::stages::Stages;
 use crate::train::added_values::AddedNames;
 use crate::train::checkpoint_writer::CheckpointWriter;
 use crate::train::data_loader::{DataLoader, dataset_id};
@@ -33,6 +31,7 @@ use unisono_parallel::data_parallel::{
 };
 use unisono_parallel::experts::ExpertParallel;
 use unisono_parallel::mesh::{GroupKind, Mesh, MeshGroups, SeedSource};
+use unisono_plan::cost::{CostModel, flops_per_sample};
 
 impl Run {
     /// Creates the state of this rank of `world`, and resumes from a checkpoint if configured. All
@@ -81,19 +80,19 @@ impl Run {
         let sharing = groups.get(GroupKind::Expert).map(Communicator::duplicate).transpose()?;
         let (model, mut inventory) =
             new_model_with_experts(config, layers.as_ref(), ExpertParallel::new(sharing))?;
-        let (stages, stage) =
-            (Stages::new(config, &mesh, &batch, &inventory)?, groups.coordinates().pipeline);
+        let (stages, stage) = (config.stages(&mesh, &batch, &inventory)?, groups.coordinates().pipeline);
         let units = config.strategy.unit_kinds(&inventory)?;
-        let flops_per_sample = flops_per_sample(config, &inventory);
+        let run = config.run_shape();
+        let flops_per_sample = flops_per_sample(&run.gpt, &inventory);
         let shares = stages.keep_own(stage, &mut inventory);
         let inventory = Arc::new(inventory);
-        let plan = CostModel { config, inventory: &inventory, mesh, batch, stages: &stages, stage };
+        let plan = CostModel { run: &run, inventory: &inventory, mesh, batch, stages: &stages, stage };
         let formulas = plan.memory(&units);
         if world.rank() == 0 {
-            announce(RunHeader { plan: &plan, loader: &feed, units: &units, formulas });
+            announce(RunHeader { config, plan: &plan, loader: &feed, units: &units, formulas });
         }
         // Weights that fill the host would kill ranks without a message, so formulas decide first.
-        check_fits(&world, &plan, plan.memory_at_peak(&units))?;
+        check_fits(&world, config, &plan, plan.memory_at_peak(&units))?;
         let team = process_groups(&groups, shares)?;
         let chunks = groups.get(GroupKind::SequenceData).map(Communicator::duplicate).transpose()?;
         let trace = trace(config, device.as_ref())?;
@@ -197,7 +196,7 @@ fn process_groups(groups: &MeshGroups, shares: bool) -> Result<ProcessGroups> {
 
 /// Returns the mesh for this number of ranks, if its kinds of parallelism and the files of the
 /// model are supported.
-pub(crate) fn mesh(config: &Config, ranks: usize) -> Result<Mesh> {
+pub(super) fn mesh(config: &Config, ranks: usize) -> Result<Mesh> {
     let mesh = Mesh::new(ranks, config.mesh)?;
     pretrained::check_supported(config)?;
     check_sequence_sharding(config, &mesh)?;

@@ -1,7 +1,6 @@
 //! One step: gradients, their reduction, the norm, and the update of the weights.
 
 use super::trace::{TraceTrack, TracedStrategy};
-use crate::data::BatchPlan;
 use crate::train::added_values::{AddedNames, AddedValues};
 use crate::train::read_ahead::{BatchReader, ReadAhead, StepBatches};
 use crate::train::run::Run;
@@ -16,6 +15,7 @@ use unisono_nn::process_group::ProcessGroup;
 use unisono_parallel::mesh::{GroupKind, Phase};
 use unisono_parallel::optimizer::Step;
 use unisono_parallel::pipeline::{self, Program};
+use unisono_plan::BatchPlan;
 use unisono_reducers::clip_factor;
 
 /// Statistics of one step.

@@ -1,7 +1,7 @@
 //! Training loop: the work between steps.
 
 use crate::config::{Checkpoint, Config};
-use crate::cost::{peak_flops, peak_flops_on};
+use crate::machine::{peak_flops, peak_flops_on};
 use crate::train::checkpointing::saved_by;
 use crate::train::report::Report;
 use crate::train::run::Run;

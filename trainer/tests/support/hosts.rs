@@ -6,7 +6,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 use unisono::{Communicator, Config};
 use unisono_nn::testing::slow_link;
-use unisono_trainer::cost::Link;
+use unisono_plan::cost::Link;
 use unisono_transports::{Error, Fabric, Geometry, Reconnect, RegroupRequest, Result, threads};
 
 /// Creates `ranks` ranks, `per_host` on each host. Messages between hosts travel over a link of

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 use unisono_parallel::data_parallel::ParallelKind;
+use unisono_plan::cost::{Estimate, Hardware, ParallelConfig, StepTime};
+use unisono_plan::planner::Candidate;
 use unisono_trainer::config::Config;
-use unisono_trainer::cost::{Estimate, Hardware, ModelShape, ParallelConfig, StepTime};
-use unisono_trainer::planner::Candidate;
+use unisono_trainer::plan_command::exact_memory;
 
 pub(crate) const RANKS: usize = 8;
 
@@ -50,12 +51,12 @@ pub(crate) fn candidate(
     let replicated = ParallelConfig::replicated(data);
     let parallel =
         ParallelConfig { kind, tensor, pipeline, context, activation_checkpointing: again, ..replicated };
-    let shape = ModelShape::from_config(config).unwrap();
+    let shape = config.model_shape().unwrap();
     let estimate = Estimate { shape: &shape, hardware: here, parallel };
     let (micro_batch, accumulation) = (1, 16 * context / data);
     let bucket = config.strategy.bucket_mb * f64::from(1 << 20);
     let step_time = StepTime::new(&estimate, micro_batch, accumulation, bucket);
     let mut found = Candidate { parallel, micro_batch, accumulation, needed: 0.0, sent: [0.0; 3], step_time };
-    found.needed = found.exact_memory(config).unwrap() as f64;
+    found.needed = exact_memory(&found, config).unwrap() as f64;
     found
 }

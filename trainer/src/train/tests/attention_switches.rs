@@ -87,7 +87,7 @@ fn operations_count_the_features_of_queries() {
     let flops = |change: &str| {
         let config = config(folder.path(), &["model.heads=2", change]);
         let (_, inventory) = crate::config::new_model(&config, None).unwrap();
-        crate::cost::flops_per_sample(&config, &inventory)
+        unisono_plan::cost::flops_per_sample(&config.gpt_shape(), &inventory)
     };
     // Twice the features per head double the queries, keys, values and outputs of two layers.
     let (usual, wide) = (flops("model.head_dim=16"), flops("model.head_dim=32"));
