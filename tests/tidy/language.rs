@@ -119,12 +119,11 @@ const UNCHECKED_LOCALS: &[&str] = &[
     "tests/tidy/language.rs",
     "trainer/nn/",
     "trainer/parallel/src/tensor_parallel",
+    "trainer/plan/",
     "trainer/src/config",
-    "trainer/src/cost",
     "trainer/src/models/gpt",
     "trainer/src/models/sampling.rs",
     "trainer/src/models/tests",
-    "trainer/src/planner",
 ];
 
 /// Words with which no sentence of a comment or a page begins, unless it is a question.
