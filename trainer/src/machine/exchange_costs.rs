@@ -76,9 +76,9 @@ fn compute_and_exchange(group: &Communicator, exchange: impl Fn(&Communicator) -
     let [left_values, right_values] = [0.5f32, 0.25].map(|value| vec![value; EXTENT * EXTENT]);
     let mut product = vec![0.0f32; EXTENT * EXTENT];
     for _ in 0..EXCHANGES {
-        let into = MatrixMut::new(&mut product, EXTENT, EXTENT);
+        let output = MatrixMut::new(&mut product, EXTENT, EXTENT);
         let [left, right] = [&left_values, &right_values].map(|values| Matrix::new(values, EXTENT, EXTENT));
-        matmul(into, 0.0, 1.0, left, right, 1);
+        matmul(output, 0.0, 1.0, left, right, 1);
         exchange(group)?;
     }
     Ok(())
@@ -123,8 +123,8 @@ mod tests {
         let sizes = [costs.calls, costs.background].map(|cost| cost.time(&exchange(1)));
         assert!(sizes.into_iter().all(|seconds| (1e-6..1.0).contains(&seconds)), "{costs:?}");
         hardware.exchange_costs = Some(costs);
-        let [within, across] = link_times(&hardware);
-        assert!(within == 0.0 && across > 0.0);
+        let [within_host, across_hosts] = link_times(&hardware);
+        assert!(within_host == 0.0 && across_hosts > 0.0);
         assert_eq!(exchange(1).core_time(&hardware), costs.calls.time(&exchange(1)));
     }
 }

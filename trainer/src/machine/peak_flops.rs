@@ -15,10 +15,10 @@ pub(crate) fn peak_flops(threads: usize) -> f64 {
     let start = Instant::now();
     while start.elapsed() < MEASURE_TIME {
         let begun = Instant::now();
-        let into = MatrixMut::new(&mut product, MATRIX_DIM, MATRIX_DIM);
+        let output = MatrixMut::new(&mut product, MATRIX_DIM, MATRIX_DIM);
         let (left, right) =
             (Matrix::new(&left, MATRIX_DIM, MATRIX_DIM), Matrix::new(&right, MATRIX_DIM, MATRIX_DIM));
-        matmul(into, 0.0, 1.0, left, right, threads);
+        matmul(output, 0.0, 1.0, left, right, threads);
         least = least.min(begun.elapsed().as_secs_f64());
     }
     2.0 * (MATRIX_DIM as f64).powi(3) / least
@@ -33,9 +33,9 @@ pub(crate) fn peak_flops_on(device: &Device) -> Result<f64> {
     for _ in 0..3 {
         stream.synchronize()?;
         let begun = Instant::now();
-        let (side, into) = (matrix.view(), MatrixViewMut::new(product.view_mut(), extent, extent)?);
+        let (side, output) = (matrix.view(), MatrixViewMut::new(product.view_mut(), extent, extent)?);
         let side = MatrixView::new(&side, extent, extent)?;
-        device.compute().matmul(into, 0.0, 1.0, side, side.t())?;
+        device.compute().matmul(output, 0.0, 1.0, side, side.t())?;
         stream.synchronize()?;
         least = least.min(begun.elapsed().as_secs_f64());
     }

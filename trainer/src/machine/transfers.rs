@@ -46,12 +46,12 @@ const ROUNDS: usize = 5;
 
 /// Measures the bytes per second that one thread reads and writes.
 pub(super) fn memory_bandwidth() -> f64 {
-    let (from, mut into) = (vec![1u8; COPY_BYTES], vec![0u8; COPY_BYTES]);
+    let (source, mut copied) = (vec![1u8; COPY_BYTES], vec![0u8; COPY_BYTES]);
     let copy = |_| {
         let start = Instant::now();
         // Nothing reads the copy, so the compiler could leave it out.
-        into.copy_from_slice(black_box(&from));
-        black_box(&into);
+        copied.copy_from_slice(black_box(&source));
+        black_box(&copied);
         start.elapsed().as_secs_f64()
     };
     2.0 * COPY_BYTES as f64 / (0..ROUNDS).map(copy).fold(f64::INFINITY, f64::min)

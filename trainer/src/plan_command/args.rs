@@ -278,8 +278,8 @@ impl PlanArgs {
         if let Some(topology) = &topology {
             topology.apply(&mut hardware);
         }
-        if let Some(within) = self.within {
-            let beta = positive("--within", within)? * 1e9;
+        if let Some(gigabytes) = self.within {
+            let beta = positive("--within", gigabytes)? * 1e9;
             hardware.set_intra_host(Link { beta, ..hardware.intra_host });
         }
         let given = [

@@ -27,9 +27,9 @@ pub struct Order {
     pub placement: Placement,
     /// Valid numbers of chunks per rank.
     pub chunks: RangeInclusive<usize>,
-    /// True if the number of micro-batches must be a multiple of the number of ranks. Of
-    /// micro-sequences, it is a multiple of the fewest that are whole micro-batches and at least
-    /// one per rank.
+    /// True if the number of micro-batches must be a multiple of the number of ranks. If they have
+    /// several micro-sequences, a round is the fewest whole micro-batches with at least one
+    /// micro-sequence per rank.
     pub whole_rounds: bool,
     /// Passes of one rank for the dimensions of a schedule, without messages.
     pub build: fn(&Schedule, usize) -> Vec<Op>,
