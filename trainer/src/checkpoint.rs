@@ -23,13 +23,15 @@ pub(crate) use file_rules::{check_source, left_out, refused_names};
 pub use folder::{latest, list};
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use manifest::fuzz as fuzz_manifest;
-pub use manifest::{Manifest, SavedFile, SavedParameter, TrainProgress};
-pub use model_files::{ModelFiles, RunFiles};
-pub use read::{load, verify_files, with_last_good};
+pub(crate) use manifest::{Manifest, SavedFile, TrainProgress};
+pub(crate) use model_files::{ModelFiles, RunFiles};
+pub(crate) use read::with_last_good;
+pub use read::{load, verify_files};
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use shard::fuzz as fuzz_shard;
 pub(crate) use tensors::TensorFile;
-pub use write::{RunSetup, SavedBy, Snapshot, save};
+pub(crate) use write::{RunSetup, Snapshot};
+pub use write::{SavedBy, save};
 
 #[cfg(test)]
 mod tests;

@@ -20,7 +20,7 @@ mod validate;
 
 pub use crate::config::build::new_model;
 pub(crate) use crate::config::build::{new_model_with_experts, optimizer};
-pub use crate::config::changes::ChangedKey;
+pub(crate) use crate::config::changes::ChangedKey;
 pub use crate::config::docs::KeyDoc;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use crate::config::fuzzing::fuzz;

@@ -13,19 +13,21 @@ mod tokenizer;
 mod tokens;
 mod windows;
 
-pub use crate::data::dataset_id::DatasetId;
+pub(crate) use crate::data::dataset_id::DatasetId;
 pub use permutation::Permutation;
 pub use prepare::{Prepared, TokenizeOptions};
-pub use sampler::{LastBatch, Position, Sampler};
-pub use text_codec::{DecodeStream, TextCodec};
+pub(crate) use sampler::Position;
+pub use sampler::{LastBatch, Sampler};
+pub(crate) use text_codec::TextCodec;
 pub(crate) use tokenizer::TOKENIZER;
 pub use tokenizer::Tokenizer;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use tokenizer::fuzz as fuzz_tokenizer;
+pub(crate) use tokens::TokenWidth;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) use tokens::fuzz as fuzz_tokens;
-pub use tokens::{TokenFile, TokenSource, TokenWidth};
-pub use windows::TokenWindows;
+pub use tokens::{TokenFile, TokenSource};
+pub(crate) use windows::TokenWindows;
 
 #[cfg(test)]
 mod tests;

@@ -8,7 +8,8 @@ mod sampling;
 mod tests;
 
 pub use gpt::Gpt;
+pub(crate) use gpt_config::Positions;
 pub(crate) use gpt_config::narrow_window;
-pub use gpt_config::{FeedForward, GptConfig, Norm, Positions};
-pub use hugging_face::Family;
+pub use gpt_config::{FeedForward, GptConfig, Norm};
+pub(crate) use hugging_face::Family;
 pub use sampling::Sampling;

@@ -29,10 +29,8 @@ mod trace;
 mod train_loop;
 mod validate;
 
-pub use crate::train::added_values::AddedValues;
-pub use crate::train::data_loader::DataLoader;
 pub use crate::train::generate::generate;
-pub use crate::train::memory_report::MemoryReport;
+pub(crate) use crate::train::memory_report::MemoryReport;
 pub use crate::train::train_loop::{Interruption, NOTHING_SAVED, TrainResult};
 pub use dry_run::DryRun;
 pub use interrupt::{INTERRUPTED, Interrupt};
@@ -43,7 +41,6 @@ pub use pretrained::{export, export_with_progress};
 pub(crate) use report::fuzz as fuzz_records;
 pub use report::{StepRecord, validation_text};
 pub use run::Run;
-pub use step::StepStats;
 
 #[cfg(test)]
 mod tests;

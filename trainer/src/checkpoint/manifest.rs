@@ -60,7 +60,7 @@ impl TrainProgress {
 
 /// Parameter in a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SavedParameter {
+pub(crate) struct SavedParameter {
     /// Path in the model.
     pub name: String,
     /// Shape of the whole tensor.
@@ -71,7 +71,7 @@ pub struct SavedParameter {
 
 /// File of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SavedFile {
+pub(crate) struct SavedFile {
     /// File name in the folder.
     pub file: String,
     /// Length in bytes.
@@ -82,7 +82,7 @@ pub struct SavedFile {
 
 /// Contents of a checkpoint except for the tensors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Manifest {
+pub(crate) struct Manifest {
     format: u32,
     /// SHA-256 in hexadecimal of the manifest's file, with 64 zeros here.
     checksum: String,
@@ -181,7 +181,7 @@ impl Manifest {
     ///
     /// # Errors
     /// Fails if there is none, or if it has another format.
-    pub fn read(folder: &Path) -> Result<Self> {
+    pub(crate) fn read(folder: &Path) -> Result<Self> {
         let path = folder.join(MANIFEST);
         if path.symlink_metadata().is_err_and(|error| error.kind() == ErrorKind::NotFound) {
             return Err(Error::file(&path, "there is no checkpoint here"));

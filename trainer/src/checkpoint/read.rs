@@ -47,7 +47,7 @@ pub fn verify_files(folder: &Path) -> Result<()> {
 
 /// Adds the last good checkpoint beside `folder` to the error of a damaged checkpoint. Other errors
 /// are returned as they are.
-pub fn with_last_good(error: Error, folder: &Path) -> Error {
+pub(crate) fn with_last_good(error: Error, folder: &Path) -> Error {
     let Error::File { path, what } = error else { return error };
     let is_there = path.starts_with(folder) && folder.join(MANIFEST).is_file();
     let is_damaged = is_there && verify_files(folder).is_err();

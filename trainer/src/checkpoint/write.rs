@@ -70,7 +70,7 @@ pub struct RunSetup {
 }
 
 /// Copy of a rank's state, to be written as its part of a checkpoint.
-pub struct Snapshot {
+pub(crate) struct Snapshot {
     root: PathBuf,
     manifest: Manifest,
     /// State of this rank; `None` if other ranks write all that it has.
@@ -84,7 +84,7 @@ impl Snapshot {
     ///
     /// # Errors
     /// Fails on every rank if the folder of the checkpoint cannot be made, or a copy fails.
-    pub fn take(
+    pub(crate) fn take(
         root: &Path,
         who: SavedBy<'_>,
         strategy: &mut dyn DataParallel,
@@ -105,7 +105,7 @@ impl Snapshot {
     }
 
     /// Returns the folder that the checkpoint will have.
-    pub fn folder(&self) -> PathBuf {
+    pub(crate) fn folder(&self) -> PathBuf {
         folder::step_dir(&self.root, self.manifest.progress.step)
     }
 
@@ -115,7 +115,7 @@ impl Snapshot {
     /// # Errors
     /// Fails on every rank if any rank cannot write a file. Earlier checkpoints stay complete, and
     /// what was written of this one is removed.
-    pub fn write(self, world: Option<&Communicator>, keep: usize) -> Result<PathBuf> {
+    pub(crate) fn write(self, world: Option<&Communicator>, keep: usize) -> Result<PathBuf> {
         let who = SavedBy { world, ..SavedBy::default() };
         let path = folder::temporary_dir(&self.root, self.manifest.progress.step);
         let written = self.write_parts(who, &path, keep);

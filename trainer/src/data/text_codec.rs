@@ -12,7 +12,7 @@ pub enum TextCodec {
 }
 
 /// Function that decodes one token after another.
-pub type DecodeStream<'a> = Box<dyn FnMut(u32) -> Result<String> + 'a>;
+pub(super) type DecodeStream<'a> = Box<dyn FnMut(u32) -> Result<String> + 'a>;
 
 impl TextCodec {
     /// Returns the map for a model with this tokenizer, or without one and with this vocabulary;

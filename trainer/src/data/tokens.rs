@@ -47,7 +47,7 @@ impl TokenSource for Vec<u16> {
 
 /// Size of each token in a file, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TokenWidth {
+pub(crate) enum TokenWidth {
     /// For vocabularies up to 256.
     One = 1,
     /// For vocabularies up to 65,536.
@@ -62,7 +62,7 @@ impl TokenWidth {
     ///
     /// # Errors
     /// Fails for any other extension.
-    pub fn from_path(path: &Path) -> Result<Self> {
+    pub(crate) fn from_path(path: &Path) -> Result<Self> {
         match path.extension().and_then(|extension| extension.to_str()) {
             Some("u8") => Ok(Self::One),
             Some("u16" | "bin") => Ok(Self::Two),

@@ -7,7 +7,7 @@ use unisono_nn::placement::SequenceChunk;
 
 /// Windows over a token sequence. Each sample has `sequence` inputs and the token after each of
 /// them, across document boundaries. Every token but the first is a target once.
-pub struct TokenWindows {
+pub(crate) struct TokenWindows {
     tokens: Box<dyn TokenSource>,
     sequence: usize,
 }
@@ -17,7 +17,7 @@ impl TokenWindows {
     ///
     /// # Errors
     /// Fails if there are too few tokens for one window.
-    pub fn new(tokens: impl TokenSource + 'static, sequence: usize) -> Result<Self> {
+    pub(crate) fn new(tokens: impl TokenSource + 'static, sequence: usize) -> Result<Self> {
         let windows = Self { tokens: Box::new(tokens), sequence };
         if sequence == 0 || windows.count() == 0 {
             let count = windows.tokens.count();
@@ -27,7 +27,7 @@ impl TokenWindows {
     }
 
     /// Returns the number of samples.
-    pub fn count(&self) -> u64 {
+    pub(crate) fn count(&self) -> u64 {
         (self.tokens.count().saturating_sub(1) / self.sequence.max(1)) as u64
     }
 
@@ -35,7 +35,12 @@ impl TokenWindows {
     ///
     /// # Errors
     /// Fails if a file cannot be read, or a token exceeds the vocabulary.
-    pub fn examine(&self, rank: usize, ranks: usize, examined: &mut dyn FnMut(usize, usize)) -> Result<()> {
+    pub(crate) fn examine(
+        &self,
+        rank: usize,
+        ranks: usize,
+        examined: &mut dyn FnMut(usize, usize),
+    ) -> Result<()> {
         self.tokens.examine(rank, ranks, examined)
     }
 
@@ -44,7 +49,7 @@ impl TokenWindows {
     ///
     /// # Errors
     /// Fails if a file cannot be read, or sequences cannot be split evenly.
-    pub fn batch(&self, samples: &[u64], chunk: SequenceChunk) -> Result<TokenBatch> {
+    pub(crate) fn batch(&self, samples: &[u64], chunk: SequenceChunk) -> Result<TokenBatch> {
         let length = chunk.length(self.sequence)?;
         // Positions ascend, so that padding is at the end.
         let positions = (0..length).map(|row| chunk.position(row, length));

@@ -11,7 +11,7 @@ use unisono_nn::placement::SequenceChunk;
 use unisono_nn::random::{hash_iter, hash_numbers};
 
 /// Training and validation data of a run.
-pub struct DataLoader {
+pub(super) struct DataLoader {
     /// Training samples.
     pub training: Arc<TokenWindows>,
     /// Validation samples; `None` if there are none.
@@ -27,7 +27,7 @@ impl DataLoader {
     ///
     /// # Errors
     /// Names the file, or the settings that do not fit together.
-    pub fn open(config: &Config) -> Result<Self> {
+    pub(super) fn open(config: &Config) -> Result<Self> {
         let (data, sequence) = (&config.data, config.model.context);
         check_exists("data.path", &data.path)?;
         match data.kind {

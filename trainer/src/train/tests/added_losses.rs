@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::train::report::Report;
+use crate::train::step::StepStats;
 use unisono_nn::testing::BalanceLoss;
 
 fn changed(folder: &Path, changes: &str) -> Config {

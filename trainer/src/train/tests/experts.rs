@@ -31,7 +31,7 @@ fn steps(ranks: usize, changes: &str) -> Steps {
     });
     let first = &results[0];
     for right in &results {
-        let same = |(left, right): (&crate::train::StepStats, &crate::train::StepStats)| {
+        let same = |(left, right): (&crate::train::step::StepStats, &crate::train::step::StepStats)| {
             (left.loss, left.grad_norm) == (right.loss, right.grad_norm)
         };
         assert!(first.iter().zip(right).all(same), "all ranks report the same: {changes}");
