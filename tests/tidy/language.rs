@@ -121,9 +121,6 @@ const UNCHECKED_LOCALS: &[&str] = &[
     "trainer/parallel/src/tensor_parallel",
     "trainer/src/config",
     "trainer/src/cost",
-    "trainer/src/models/gpt",
-    "trainer/src/models/sampling.rs",
-    "trainer/src/models/tests",
     "trainer/src/planner",
 ];
 
