@@ -76,6 +76,7 @@ impl Gpt {
         });
         let blocks = blocks.collect();
         let head = LmHead::new(registry, &config, embedding.table(), &split);
+        // All layers exist only now, and a rule of the plan without a match can be told only then.
         split.check()?;
         Ok(Self { config, embedding, blocks, head, tensor_parallel: split })
     }
