@@ -299,8 +299,8 @@ UNISONO_CHECKED uint32_t unisono_scatter_v(const unisono_comm *comm, const void 
                            uint32_t dtype, size_t root);
 
 /* The following functions send and receive. Sends and receives between two ranks keep their order, so they have no tag. If
- * the two ranks do not give the same number of elements of the same type, both get an error. These calls run one after the
- * other, in order with the collectives. */
+ * the two ranks do not give the same number of elements of the same type, both get an error. These calls and the
+ * collectives run one after the other, in the order in which they were made. */
 
 /* Sends `count` elements, and returns when the transport has taken the data. Two ranks that both send first may wait for each
  * other. */
@@ -335,8 +335,8 @@ UNISONO_CHECKED uint32_t unisono_isend(const unisono_comm *comm, const void *buf
 /* Starts to receive at most `bytes` bytes. After an error, the buffer is unspecified. */
 UNISONO_CHECKED uint32_t unisono_irecv(const unisono_comm *comm, void *buffer, size_t bytes, size_t from, uint64_t tag,
                        unisono_request **request);
-/* Starts a collective that unisono_run_operation would run. Started collectives run one after the other, in order with the
- * other collectives. After an error, the output is unspecified. */
+/* Starts a collective that unisono_run_operation would run. Started collectives and all others run one after the other, in the
+ * order in which they were made. After an error, the output is unspecified. */
 UNISONO_CHECKED uint32_t unisono_start_operation(const unisono_comm *comm, const unisono_operation *operation, const void *input, void *output,
                        unisono_request **request);
 

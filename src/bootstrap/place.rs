@@ -31,8 +31,8 @@ impl RankInfo {
         Place::of_this_process().rank
     }
 
-    /// Returns the number of ranks of the job, if the environment says it, as
-    /// [`RankInfo::rank_in_env`] returns the rank.
+    /// Returns the number of ranks of the job, if the environment says it. The variables are those
+    /// of [`RankInfo::rank_in_env`].
     ///
     /// ```no_run
     /// use unisono::bootstrap::RankInfo;

@@ -121,9 +121,6 @@ const UNCHECKED_LOCALS: &[&str] = &[
     "trainer/parallel/src/tensor_parallel",
     "trainer/plan/",
     "trainer/src/config",
-    "trainer/src/models/gpt",
-    "trainer/src/models/sampling.rs",
-    "trainer/src/models/tests",
 ];
 
 /// Words with which no sentence of a comment or a page begins, unless it is a question.

@@ -41,7 +41,7 @@ enum Command {
     Keys(KeysArguments),
     /// Choose a strategy for a model and hardware, and predict memory, traffic and step time
     Plan(PlanArgs),
-    /// Print the formulas behind a plan, with its numbers
+    /// Print the formulas by which `plan` predicts, with the numbers of a plan
     Explain(ExplainArguments),
 }
 

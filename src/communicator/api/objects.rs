@@ -19,8 +19,8 @@ impl Communicator {
     ///
     /// # Errors
     /// If the root cannot encode the object, every rank gets [`ErrorKind::Object`]. If a rank
-    /// cannot decode it, only that rank gets this error. It does not poison the communicator. Other
-    /// errors are those of [`Communicator::all_reduce`].
+    /// cannot decode it, only that rank gets this error. Such an error does not poison the
+    /// communicator. Other errors are those of [`Communicator::all_reduce`].
     ///
     /// ```
     /// # use unisono::Communicator;
@@ -51,8 +51,8 @@ impl Communicator {
     ///
     /// # Errors
     /// If a rank cannot encode its object, every rank gets [`ErrorKind::Object`]. If a rank cannot
-    /// decode an object, only that rank gets this error. It does not poison the communicator. Other
-    /// errors are those of [`Communicator::all_reduce`].
+    /// decode an object, only that rank gets this error. Such an error does not poison the
+    /// communicator. Other errors are those of [`Communicator::all_reduce`].
     ///
     /// ```
     /// # use unisono::Communicator;
@@ -74,8 +74,8 @@ impl Communicator {
     ///
     /// # Errors
     /// If a rank cannot encode its object, that rank and the root get [`ErrorKind::Object`]. If the
-    /// root cannot decode an object, only the root gets this error. It does not poison the
-    /// communicator. Other errors are those of [`Communicator::all_reduce`].
+    /// root cannot decode an object, only the root gets this error. Such an error does not poison
+    /// the communicator. Other errors are those of [`Communicator::all_reduce`].
     ///
     /// ```
     /// # use unisono::Communicator;
@@ -103,8 +103,8 @@ impl Communicator {
     ///
     /// # Errors
     /// If the root cannot encode one of the objects, every rank gets [`ErrorKind::Object`]. If a
-    /// rank cannot decode its object, only that rank gets this error. It does not poison the
-    /// communicator. Other errors are those of [`Communicator::all_reduce`].
+    /// rank cannot decode its object, only that rank gets this error. Such an error does not poison
+    /// the communicator. Other errors are those of [`Communicator::all_reduce`].
     ///
     /// ```
     /// # use unisono::Communicator;

@@ -382,8 +382,8 @@ impl Communicator {
     /// Starts `operation` and returns at once. The operation owns its buffers, and can return them
     /// as its result.
     ///
-    /// Started operations run one after the other, in order with every other call on this
-    /// communicator. Thousands of them can wait at the same time.
+    /// Started operations and all other calls on this communicator run one after the other, in the
+    /// order in which they were made. Thousands of operations can wait at the same time.
     ///
     /// ```
     /// # use unisono::{Communicator, Sum};

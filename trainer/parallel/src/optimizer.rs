@@ -1,11 +1,13 @@
 //! Optimizers: element-wise updates of weights from gradients.
 
 mod adamw;
+mod clip;
 mod lr_schedule;
 mod muon;
 mod sgd;
 
 pub use adamw::AdamW;
+pub use clip::grad_scale;
 pub use lr_schedule::{LrScaling, LrSchedule, LrShape};
 pub use muon::Muon;
 pub use sgd::Sgd;
@@ -21,7 +23,7 @@ pub struct Step {
     pub number: u64,
     /// Learning rate, before [`Parameter::lr_scale`].
     pub lr: f32,
-    /// Factor on every gradient, from clipping: 1 leaves gradients as they are.
+    /// Factor on every gradient, from clipping ([`grad_scale`]): 1 leaves gradients as they are.
     pub grad_scale: f32,
 }
 

@@ -30,6 +30,7 @@ impl BatchPlan {
         if let Some((name, _)) = named.into_iter().find(|&(_, size)| size == 0) {
             return Err(Error::invalid(format!("a {name} of 0")));
         }
+        // Settings can have any size, and a product that overflows is too large in any case.
         let at_once = micro.saturating_mul(ranks);
         if at_once > global {
             return Err(Error::invalid(too_many_ranks(global, micro, ranks)));
@@ -149,6 +150,7 @@ fn divisors(number: usize) -> String {
 /// Returns the divisors of `number` in ascending order, found up to the square root.
 pub(crate) fn factors(number: usize) -> Vec<usize> {
     let small: Vec<usize> = (1..=number.isqrt()).filter(|&factor| number.is_multiple_of(factor)).collect();
+    // The root of a square number is its own partner, and counts once.
     let large = small.iter().rev().map(|factor| number / factor).filter(|large| !small.contains(large));
     small.iter().copied().chain(large).collect()
 }

@@ -233,9 +233,11 @@ impl Manifest {
         let wrong = |what: String| Err(Error::file(folder, what));
         let mut names = HashSet::new();
         for saved in &self.parameters {
+            // Readers take the first parameter of a name, and would ignore the second.
             if !names.insert(&saved.name) {
                 return wrong(format!("parameter {} is duplicated", saved.name));
             }
+            // Readers allocate as many moments as this number says.
             if saved.moments > MAX_MOMENTS {
                 return wrong(format!("{} moments of each element of {}", saved.moments, saved.name));
             }

@@ -129,6 +129,7 @@ impl Snapshot {
     fn write_parts(self, who: SavedBy<'_>, path: &Path, keep: usize) -> Result<PathBuf> {
         let Self { root, mut manifest, shard, files } = self;
         let file = shard.map(|shard| write_shard(path, who.rank(), shard)).transpose();
+        // A rank that failed would be missing in the exchange that follows.
         let file = who.agree_on_result(file, "writing a checkpoint")?;
         manifest.shards = gather_shard_files(who, file)?;
         let finished = match who.rank() {

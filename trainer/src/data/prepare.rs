@@ -79,6 +79,7 @@ impl TokenizeOptions {
         let mut training = TokenWriter::create(&self.out)?;
         let mut validation = held_back.map(|path| TokenWriter::create(path)).transpose()?;
         let (mut done, mut longest) = (0, 0);
+        // Memory holds the texts and tokens of one group, and not those of all documents.
         for group in paths.chunks(GROUP) {
             progress(done, paths.len());
             let texts =

@@ -74,6 +74,7 @@ impl SpecialTokens {
 
     /// Adds the tokens of a file that names them by their texts.
     fn add_texts(&mut self, file: &JsonFile) -> Result<()> {
+        // Files come in the order of preference, so that the first value stays.
         let (end, start) = (file.text("eos_token")?, file.text("bos_token")?);
         self.end_of_text = self.end_of_text.take().or(end);
         self.start_of_text = self.start_of_text.take().or(start);

@@ -75,6 +75,7 @@ impl TextCodec {
             Self::Bytes => Box::new(byte_stream()),
             Self::Tokenizer(tokenizer) => Box::new(tokenizer.stream()),
         };
+        // The first token after the prompt can complete a character of the prompt.
         prompt.iter().try_for_each(|token| stream(*token).map(drop))?;
         Ok(stream)
     }
@@ -88,6 +89,7 @@ fn byte_stream() -> impl FnMut(u32) -> Result<String> {
             return Ok(String::from_utf8_lossy(&std::mem::take(&mut pending)).into_owned() + "\n\n");
         };
         pending.push(byte);
+        // An error without a length is that of a character whose other bytes can still follow.
         let is_partial = std::str::from_utf8(&pending).is_err_and(|error| error.error_len().is_none());
         match is_partial {
             true => Ok(String::new()),

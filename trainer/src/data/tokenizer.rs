@@ -66,6 +66,7 @@ impl Tokenizer {
         let tokens = named.added.missing_in(&self.inner);
         if !tokens.is_empty() {
             guarded(&self.path, || self.inner.add_tokens(tokens))?;
+            // An added token can have a usual name of the token after each document.
             self.end_of_text = usual_end_of_text(&self.inner);
         }
         if let Some(what) = named.added.contradiction(&self.inner) {

@@ -178,6 +178,8 @@ impl TokenSource for TokenFile {
             let start = piece * tokens_per_piece;
             let bytes = &mut bytes[..tokens_per_piece.min(self.layout.count - start) * width];
             let offset = self.layout.start + start * width;
+            // Pieces are long, and the system reads ahead for this call, which the mapping does
+            // less well.
             self.mapped.read_in_order(offset, bytes).map_err(|error| Error::file(&self.path, error))?;
             if let Some((index, token)) = first_beyond(bytes, self.layout.width, self.vocabulary) {
                 return Err(self.beyond_vocabulary(start + index, token));

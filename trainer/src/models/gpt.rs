@@ -76,6 +76,7 @@ impl Gpt {
         });
         let blocks = blocks.collect();
         let head = LmHead::new(registry, &config, embedding.table(), &split);
+        // All layers exist only now, and a rule of the plan without a match can be told only then.
         split.check()?;
         Ok(Self { config, embedding, blocks, head, tensor_parallel: split })
     }
@@ -181,7 +182,7 @@ fn attention(registry: &mut Registry, config: &GptConfig, split: &TensorParallel
     let (width, queries, head_dim) = (config.width, config.query_width(), config.head_dim());
     let columns = queries + 2 * config.kv_width();
     let [heads, kv_heads] = [config.heads, config.kv_heads].map(|heads| heads.div_ceil(split.size()));
-    let into = registry.scope("c_attn", |r| split.linear(r, width, columns, config.qkv_init()));
+    let qkv_projection = registry.scope("c_attn", |r| split.linear(r, width, columns, config.qkv_init()));
     let norm = config.qk_norm.then(|| {
         let epsilon = config.norm_epsilon as f32;
         // All heads have one gain, and each tensor parallel rank adds the gradient of its heads.
@@ -189,9 +190,10 @@ fn attention(registry: &mut Registry, config: &GptConfig, split: &TensorParallel
             QueryKeyNorm::new(registry, [heads, kv_heads], head_dim, epsilon)
         })
     });
-    let out = registry.scope("c_proj", |r| split.linear(r, queries, width, config.residual_init()));
+    let output_projection =
+        registry.scope("c_proj", |r| split.linear(r, queries, width, config.residual_init()));
     let dropout = Dropout::new(registry, "resid_dropout", config.dropout, split.rng_stream());
-    let mut modules = vec![into];
+    let mut modules = vec![qkv_projection];
     if let Some(norm) = norm {
         modules.push(Box::new(norm));
     }
@@ -200,7 +202,7 @@ fn attention(registry: &mut Registry, config: &GptConfig, split: &TensorParallel
     }
     let site = registry.rng_site("attention");
     modules.push(Box::new(Attention::new(heads, head_dim).with_kv_heads(kv_heads).with_site(site)));
-    modules.push(out);
+    modules.push(output_projection);
     modules.push(Box::new(dropout));
     Box::new(Sequential(modules))
 }
@@ -211,10 +213,11 @@ fn feed_forward(registry: &mut Registry, config: &GptConfig, split: &TensorParal
         FeedForward::Gelu => (hidden, Box::new(Gelu::Tanh)),
         FeedForward::SwiGlu => (2 * hidden, Box::new(SwiGlu)),
     };
-    let into = registry.scope("c_fc", |r| split.linear(r, width, columns, config.init()));
-    let out = registry.scope("c_proj", |r| split.linear(r, hidden, width, config.residual_init()));
+    let up_projection = registry.scope("c_fc", |r| split.linear(r, width, columns, config.init()));
+    let down_projection =
+        registry.scope("c_proj", |r| split.linear(r, hidden, width, config.residual_init()));
     let dropout = Dropout::new(registry, "dropout", config.dropout, split.rng_stream());
-    Box::new(Sequential(vec![into, activation, out, Box::new(dropout)]))
+    Box::new(Sequential(vec![up_projection, activation, down_projection, Box::new(dropout)]))
 }
 
 fn mixture(

@@ -110,19 +110,19 @@ mod tests {
     fn sampling_frequencies_match_softmax() {
         assert_eq!(Sampling::GREEDY.pick(&logits(), 0), 3);
         let warm = Sampling { temperature: 1.0, seed: 5, ..Sampling::GREEDY };
-        let near = |counts: [i32; 4], expected: [i32; 4]| {
+        let assert_near = |counts: [i32; 4], expected: [i32; 4]| {
             let pairs = counts.iter().zip(expected);
             assert!(pairs.into_iter().all(|(count, expected)| (count - expected).abs() < 200), "{counts:?}");
         };
-        near(counts(warm), [1000, 3000, 0, 6000]);
+        assert_near(counts(warm), [1000, 3000, 0, 6000]);
         // Two of three, with their probabilities.
-        near(counts(Sampling { top_k: 2, ..warm }), [0, 3333, 0, 6667]);
+        assert_near(counts(Sampling { top_k: 2, ..warm }), [0, 3333, 0, 6667]);
         assert_eq!(counts(Sampling { top_k: 1, ..warm }), [0, 0, 0, 10_000]);
         assert_eq!(counts(Sampling { top_k: 9, ..warm }), counts(warm));
         // 0.6 is not enough for 0.7, and 0.9 is.
-        near(counts(Sampling { top_p: 0.7, ..warm }), [0, 3333, 0, 6667]);
+        assert_near(counts(Sampling { top_p: 0.7, ..warm }), [0, 3333, 0, 6667]);
         assert_eq!(counts(Sampling { top_p: 0.5, ..warm }), [0, 0, 0, 10_000]);
-        near(counts(Sampling { top_p: 0.95, ..warm }), [1000, 3000, 0, 6000]);
+        assert_near(counts(Sampling { top_p: 0.95, ..warm }), [1000, 3000, 0, 6000]);
         // 6/9 of the probability of two tokens is enough for 0.65, and 0.6 of all would not be.
         assert_eq!(counts(Sampling { top_k: 2, top_p: 0.65, ..warm }), [0, 0, 0, 10_000]);
         let cold = Sampling { temperature: 0.01, ..warm };

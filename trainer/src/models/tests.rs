@@ -176,7 +176,8 @@ fn gpt2_small_has_expected_names_and_124m_parameters() {
     let inventory = registry.finish();
     assert_eq!(inventory.count(), 124_439_808);
     assert_eq!(inventory.units.len(), 14);
-    let of_block = inventory.units[3].parameters.clone().map(|at| inventory.parameters[at].name.as_str());
+    let of_block =
+        inventory.units[3].parameters.clone().map(|index| inventory.parameters[index].name.as_str());
     let expected = [
         "ln_1.weight",
         "ln_1.bias",
@@ -297,7 +298,7 @@ fn hooks_are_called_in_order() {
 #[test]
 fn gpt_learns_to_count() {
     let mut rig = gpt(small());
-    let numbers: Vec<u32> = (0..64).map(|at| at % 7).collect();
+    let numbers: Vec<u32> = (0..64).map(|position| position % 7).collect();
     let batch = Batch::tokens(&numbers[..56], &numbers[1..57], 8);
     let first = rig.forward_and_backward(&batch);
     for _ in 0..150 {

@@ -50,6 +50,7 @@ impl AddedNames {
         self.losses.extend(sums.losses.keys().cloned());
         self.metrics.extend(sums.metrics.keys().cloned());
         self.experts.extend(sums.loads.iter().map(|(name, loads)| (name.clone(), loads.len())));
+        // Each exchange passes on the names of those before it, so that all ranks have all names.
         for group in groups {
             for (rank, other) in group.all_gather_object(self)?.into_iter().enumerate() {
                 self.losses.extend(other.losses);

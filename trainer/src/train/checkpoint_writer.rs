@@ -22,6 +22,7 @@ impl CheckpointWriter {
             // order.
             None => world.duplicate()?,
         };
+        // The communicator is kept for the next checkpoint, because making one is a collective.
         let (folder, for_thread) = (snapshot.folder(), communicator.clone());
         let write = move || snapshot.write(Some(&for_thread), keep);
         let thread = std::thread::Builder::new().name("checkpoint".to_owned()).spawn(write);

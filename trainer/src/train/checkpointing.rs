@@ -58,6 +58,8 @@ impl Run {
     /// run differs and `checkpoint.allow_changes` does not name it.
     pub fn load(&mut self, folder: &Path) -> Result<()> {
         let checked = Manifest::read(folder).and_then(|manifest| {
+            // An interval that is taken over is no change of a key, so it is set before keys are
+            // compared.
             self.keep_saving(&manifest.configuration);
             let changes = self.check_resumable(&manifest, folder)?;
             Ok((manifest, changes))

@@ -28,6 +28,8 @@ pub fn train_on_threads_until(ranks: usize, config: &Config, interrupt: &Interru
         let start = |world| scope.spawn(move || run_with_errors(world, config, interrupt));
         let threads: Vec<_> = worlds.into_iter().map(start).collect();
         let ends = threads.into_iter().map(|thread| thread.join().unwrap_or_else(|_| Err(panic_error())));
+        // All ranks are awaited before one error is returned, because the error of the rank that
+        // failed first says more than those of the ranks that it aborted.
         let (done, failed): (Vec<_>, Vec<_>) = ends.partition(Result::is_ok);
         let telling = failed.into_iter().filter_map(Result::err).reduce(more_informative);
         let first = done.into_iter().filter_map(Result::ok).next();

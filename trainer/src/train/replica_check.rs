@@ -39,6 +39,8 @@ impl Run {
         let rank_hash = hash_numbers(&hashes);
         let mut rank_hashes = vec![0; self.world.size()];
         self.world.all_gather(&[rank_hash], &mut rank_hashes)?;
+        // Each rank hashes the ranks of its own replica. Replicas are equal, so all ranks get one
+        // number.
         let data_group = self.groups.mesh().group(GroupKind::ModelAndSequenceData, self.world.rank());
         Ok(hash_numbers(&data_group.into_iter().map(|rank| rank_hashes[rank]).collect::<Vec<_>>()))
     }

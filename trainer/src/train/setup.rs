@@ -53,6 +53,7 @@ impl Run {
         let mut run = Self::without_state(config, world, announce)?;
         warn_of_differences(&run.world, config, &run.groups.mesh(), InstructionSets::current())?;
         run.memory.reset_peaks();
+        // A checkpoint has weights of its own, which the files of `model.from` must not replace.
         let resumes = config.checkpoint.resume && run.resume()?;
         if !resumes {
             run.load_pretrained()?;

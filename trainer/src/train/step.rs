@@ -13,10 +13,9 @@ use unisono_nn::pass::{AddedSums, Pass, WaitKind};
 use unisono_nn::placement::SequenceChunk;
 use unisono_nn::process_group::ProcessGroup;
 use unisono_parallel::mesh::{GroupKind, Phase};
-use unisono_parallel::optimizer::Step;
+use unisono_parallel::optimizer::{self, Step};
 use unisono_parallel::pipeline::{self, Program};
 use unisono_plan::BatchPlan;
-use unisono_reducers::clip_factor;
 
 /// Statistics of one step.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,8 +64,8 @@ impl Run {
         self.tensor_group.as_ref().map_or(Ok(()), ProcessGroup::check)?;
         // All ranks have the same numbers, so all of them fail here, before a number that is not
         // finite reaches the weights.
-        self.check_finite(loss, norm)?;
-        let rate = self.update(norm)?;
+        let grad_scale = self.grad_scale(loss, norm)?;
+        let rate = self.update(grad_scale)?;
         self.memory_report.update_state(&self.memory);
         exposed += self.strategy.take_wait_time();
         self.trace.add_gpu_work()?;
@@ -146,12 +145,11 @@ impl Run {
         SequenceChunk { placement, padding, ..SequenceChunk::new(part, parts) }
     }
 
-    /// Updates the weights with gradients of this norm. Returns the learning rate.
-    fn update(&mut self, norm: f64) -> Result<f64> {
+    /// Updates the weights with gradients multiplied by `grad_scale`. Returns the learning rate.
+    fn update(&mut self, grad_scale: f32) -> Result<f64> {
         let rate = self.config.peak_rate() * self.config.schedule.factor(self.train_step);
-        let factor = clip_factor(norm, self.config.optimizer.max_grad_norm);
         self.train_step += 1;
-        let step = Step { number: self.train_step, lr: rate as f32, grad_scale: factor };
+        let step = Step { number: self.train_step, lr: rate as f32, grad_scale };
         self.trace.span(TraceTrack::Compute, "optimizer", || {
             self.strategy.optimizer_step(&*self.optimizer, &step)
         })?;
@@ -205,15 +203,16 @@ impl Run {
         Ok(())
     }
 
-    /// Rejects a loss or norm that is not finite. All ranks have the same numbers.
-    fn check_finite(&self, loss: f64, norm: f64) -> Result<()> {
-        if loss.is_finite() && norm.is_finite() {
-            return Ok(());
-        }
-        let what = format!("step {}: loss {loss}, norm of the gradient {norm}", self.train_step + 1);
-        Err(Error::invalid(format!(
-            "{what}; a lower optimizer.lr, a longer schedule.warmup or optimizer.max_grad_norm may help"
-        )))
+    /// Returns the factor that clips a gradient of this norm. Rejects a loss or norm that is not
+    /// finite. All ranks have the same numbers.
+    fn grad_scale(&self, loss: f64, norm: f64) -> Result<f32> {
+        let grad_scale = optimizer::grad_scale(norm, self.config.optimizer.max_grad_norm);
+        grad_scale.filter(|_| loss.is_finite()).ok_or_else(|| {
+            let what = format!("step {}: loss {loss}, norm of the gradient {norm}", self.train_step + 1);
+            Error::invalid(format!(
+                "{what}; a lower optimizer.lr, a longer schedule.warmup or optimizer.max_grad_norm may help"
+            ))
+        })
     }
 }
 

@@ -133,6 +133,7 @@ impl Trace {
     /// Fails if the file cannot be written. Returns the error of a failed collective.
     pub(super) fn write(&self, path: &Path, world: &Communicator) -> Result<()> {
         let text = Value::from(self.events(world.rank())).to_string();
+        // The exchange is a collective, so the ranks that write nothing take part in it, too.
         let texts = world.all_gather_object(&text)?;
         if world.rank() > 0 {
             return Ok(());
@@ -189,6 +190,8 @@ impl Strategy for TracedStrategy<'_> {
             || format!("weights of {}", self.inventory[unit].name),
             start,
         );
+        // The wait for weights has a span of its own, so the span of the computation begins after
+        // it.
         self.since = Instant::now();
         if let (Some(gpu), Some(stream)) = (&self.trace.gpu, self.stream) {
             self.gpu_since = gpu.begin(stream)?;

@@ -161,6 +161,8 @@ impl Run {
             return Ok(());
         }
         let written = self.trace.write(Path::new(&self.config.log.trace), &self.world);
+        // Recording also ends after an error, because the events of all later steps would fill
+        // memory.
         self.trace.stop();
         match written {
             Err(error @ Error::File { .. }) => {

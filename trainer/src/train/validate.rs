@@ -19,6 +19,8 @@ impl Run {
         let Some(samples) = &self.loader.validation else { return Ok(None) };
         let (rank, ranks) = (self.groups.coordinates().batch_data, self.groups.mesh().batch_data_size());
         let batch = self.config.data.global_batch as u64;
+        // Samples are not shuffled, so that the losses after different steps are those of the same
+        // ones.
         let sampler = Sampler::new(samples.count(), batch, None, LastBatch::Pad)?.with_shard(rank, ranks)?;
         let batches: Vec<_> = sampler.take(self.config.log.validation_batches as usize).collect();
         let parts: Vec<_> =

@@ -4,6 +4,7 @@
 //! Launches return when they are enqueued. Sums have one order, so the same launches on the same
 //! GPU give the same bits.
 
+mod attention;
 mod cublas;
 mod elements;
 mod gradients;
@@ -14,7 +15,8 @@ mod rows;
 mod sharded_cross_entropy;
 mod strided;
 
-pub use crate::device::compute::matmul::{AttentionShape, MatrixView, MatrixViewMut};
+pub use crate::device::compute::attention::AttentionShape;
+pub use crate::device::compute::matmul::{MatrixView, MatrixViewMut};
 pub use crate::device::compute::optimizer::AdamStep;
 pub use crate::device::compute::sharded_cross_entropy::LocalTargets;
 pub use elements::Activation;
@@ -160,6 +162,12 @@ fn check_len(found: usize, wanted: usize) -> Result<(), GpuError> {
 fn rows_of(count: usize, width: usize) -> Result<usize, GpuError> {
     let rows = if width == 0 { 0 } else { count.div_ceil(width) };
     check_len(count, rows * width).map(|()| rows)
+}
+
+/// Converts an extent to the integer type of the kernels.
+fn to_u32(extent: usize) -> Result<u32, GpuError> {
+    let wanted = u32::MAX as usize;
+    extent.try_into().map_err(|_| GpuError::LengthMismatch { found: extent, wanted })
 }
 
 /// Returns the address that kernels read.

@@ -1,5 +1,6 @@
 //! The kernels for training on the emulator, against the host's functions and formulas in f64.
 
+mod attention;
 mod gradients;
 mod modules;
 mod products;

@@ -1,7 +1,7 @@
 //! Norm of a gradient in host or GPU memory.
 //!
-//! The caller clips by this norm: it passes a factor to the optimizer as
-//! [`Step::grad_scale`](crate::optimizer::Step::grad_scale).
+//! The caller clips by this norm: [`grad_scale`](crate::optimizer::grad_scale) returns the factor
+//! that the caller passes to the optimizer.
 
 use crate::data_parallel::ExactSum;
 use crate::data_parallel::strategy_core::StrategyCore;

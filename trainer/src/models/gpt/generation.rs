@@ -59,6 +59,8 @@ impl Gpt {
             for _ in 0..count {
                 if pass.kv_cache().is_none_or(|cache| cache.room() < pending) {
                     pass.set_kv_cache(Some(KvCache::new(context)));
+                    // Half of the context leaves room for as many tokens before rows are computed
+                    // anew again.
                     pending = context.div_ceil(2).min(tokens.len());
                 }
                 let inputs = tokens[tokens.len() - pending..].to_vec();
@@ -76,6 +78,7 @@ impl Gpt {
             }
             Ok(tokens.split_off(prompt.len()))
         });
+        // The cache also ends after an error, so that the pass can go on training.
         pass.set_kv_cache(None);
         end
     }

@@ -71,6 +71,7 @@ impl LmHead {
     /// Computes the logits of the last row, for a batch without targets.
     fn last_logits(&self, pass: &mut Pass<'_>, features: &Tensor) -> Result<Tensor> {
         let rows = features.rows();
+        // Only the token after the last row is wanted, so norm and linear layer compute one row.
         let last = features.slice_rows(pass.memory(), rows - 1..rows);
         let last = self.prepare(pass, last)?;
         self.linear.forward(pass, last)
@@ -121,6 +122,7 @@ impl LmHead {
 
     fn logits_of(&self, pass: &mut Pass<'_>, features: &Tensor, rows: Range<usize>) -> Result<Tensor> {
         let part = features.slice_rows(pass.memory(), rows);
+        // Nothing is saved for backward here, because the features of all groups are saved once.
         pass.no_grad(|pass| self.linear.forward(pass, part))
     }
 
@@ -145,8 +147,11 @@ impl LmHead {
             self.loss.logits_grad(&mut logits, targets, log_sums, factor * share);
             let part = features.slice_rows(pass.memory(), rows.clone());
             let gradient = self.linear.backward_chunk(pass, part, &logits)?;
+            // No later group reads these rows, so their gradient needs no memory of its own.
             features.write_rows(rows, &gradient);
         }
+        // A gradient that is reported can be reduced at once, so the report waits for the last
+        // group.
         self.linear.grads_ready(pass)?;
         Ok(features)
     }
@@ -196,6 +201,7 @@ impl Loss {
     /// ranks and micro-sequences is then the mean over all rows, however targets are distributed.
     fn loss_scale(&self, pass: &Pass<'_>, targets: &[u32]) -> Result<f32> {
         if self.ignore().is_none() {
+            // All ranks count equally many targets then, so they need no exchange.
             return Ok(1.0 / targets.len().max(1) as f32);
         }
         let is_counted = |target: &&u32| Some(**target) != self.ignore();

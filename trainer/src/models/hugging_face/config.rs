@@ -107,6 +107,7 @@ fn parse_fields(fields: &Fields, path: &Path) -> Result<GptConfig> {
     if let Some(what) = unsupported {
         return Err(Error::file(path, format!("{what}: not supported")));
     }
+    // A file says nothing about ranks. Their number is checked when the model is made.
     config.check(1).map_err(|error| Error::file(path, error))?;
     Ok(config)
 }

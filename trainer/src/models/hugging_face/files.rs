@@ -114,6 +114,7 @@ pub(super) fn paths_of_index(text: &str, folder: &Path) -> Result<Vec<PathBuf>> 
     let index: FileIndex = serde_json::from_str(text)
         .map_err(|error| file_kind::unreadable(&path, "an index of weights", error))?;
     let names: BTreeSet<&String> = index.weight_map.values().collect();
+    // A name with folders could be that of any file of the reader.
     match names.iter().find(|name| Path::new(name).file_name() != Some(name.as_ref())) {
         Some(name) => Err(Error::file(path, format!("`{name}` is not the name of a file"))),
         None if names.is_empty() => Err(Error::file(path, "an index without files")),

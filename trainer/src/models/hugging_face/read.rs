@@ -153,6 +153,7 @@ pub(super) fn fill_weights(
     range: Range<usize>,
     target: &mut [f32],
 ) -> Result<()> {
+    // Padding has no element in any file, so it keeps this value.
     target.fill(0.0);
     for tensor in layout.tensors(parameter) {
         // Consecutive elements of a transposed tensor are spread over the file.

@@ -173,6 +173,7 @@ impl Writer {
         self.open.as_mut().expect("opened").write_all(bytes).map_err(failed)?;
         self.written += 1;
         if self.written == self.plan[number].len() {
+            // Dropping the writer would flush it as well, and hide an error.
             self.open.take().expect("opened").flush().map_err(failed)?;
             (self.number, self.written) = (number + 1, 0);
         }
@@ -200,6 +201,8 @@ impl Writer {
         let texts = HashMap::from([("format".to_owned(), "pt".to_owned())]);
         let metadata = Metadata::new(Some(texts), tensors).map_err(|error| Error::file(&path, error))?;
         let mut header = serde_json::to_vec(&metadata).map_err(|error| Error::file(&path, error))?;
+        // The format allows spaces after the header. With them, tensors begin at a multiple of
+        // eight.
         header.resize(header.len().next_multiple_of(8), b' ');
         Ok([&(header.len() as u64).to_le_bytes()[..], &header].concat())
     }
@@ -209,6 +212,8 @@ impl Writer {
         let index = self.folder.join(INDEX);
         for number in 0..self.plan.len() {
             let (unfinished, path) = (self.unfinished(number), self.folder.join(self.name(number)));
+            // The contents are on disk before the file gets its name, so that a crash leaves no
+            // incomplete file of that name.
             folder::fsync(&unfinished)?;
             std::fs::rename(&unfinished, &path).map_err(|error| Error::file(&path, error))?;
         }
@@ -228,6 +233,7 @@ impl Writer {
             weight_map: named.map(|(name, number)| (name, self.name(number))).collect(),
         };
         let text = serde_json::to_string_pretty(&text).map_err(|error| Error::file(&index, error))?;
+        // Readers open the files that the index names, so the index follows them.
         OutputFile::write(&index, text)?;
         self.remove_earlier()
     }
@@ -285,6 +291,7 @@ fn weights_in(folder: &Path) -> Result<Vec<String>> {
             names.push(name);
         }
     }
+    // The system lists a folder in any order, and an error names the first file that is wrong.
     names.sort();
     Ok(names)
 }

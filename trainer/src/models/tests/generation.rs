@@ -34,8 +34,11 @@ fn cached_generation_matches_whole_sequences() {
     for config in configs() {
         let context = config.context;
         let mut rig = gpt(config).rough();
-        for prompt in [vec![4], (0..context as u32 - 2).map(|at| at * 7 % 23).collect(), vec![3; 2 * context]]
-        {
+        for prompt in [
+            vec![4],
+            (0..context as u32 - 2).map(|position| position * 7 % 23).collect(),
+            vec![3; 2 * context],
+        ] {
             let expected = naive(&mut rig, &prompt, 20);
             let Fixture { model, strategy, memory } = &mut rig;
             let mut pass = Pass::new(strategy, memory, Seeds::default(), 1);

@@ -4,7 +4,7 @@ use super::*;
 
 /// Returns numbers between -1 and 1 that are exact in any float type.
 fn pattern(number: usize, seed: usize, count: usize) -> Vec<f32> {
-    (0..count).map(|at| ((at * 37 + number * 101 + seed) % 64) as f32 / 32.0 - 1.0).collect()
+    (0..count).map(|index| ((index * 37 + number * 101 + seed) % 64) as f32 / 32.0 - 1.0).collect()
 }
 
 /// Asserts the loss, and for each parameter the sum of its gradient times a pattern.

@@ -6,7 +6,7 @@ use unisono_nn::batch::Batch;
 use unisono_nn::testing::run_ranks;
 
 fn seeds(micro_batches: u64) -> Vec<Seeds> {
-    (0..micro_batches).map(|at| Seeds { shared: at, per_rank: at }).collect()
+    (0..micro_batches).map(|number| Seeds { shared: number, per_rank: number }).collect()
 }
 
 /// Returns two micro-batches of one sequence each, with the first twelve tokens.
@@ -28,8 +28,8 @@ fn accumulated(config: GptConfig, at_once: usize) -> (Vec<f32>, Vec<f32>) {
 
 fn near(found: &[f32], expected: &[f32], tolerance: f32) {
     let scale = expected.iter().fold(0.0f32, |scale, value| scale.max(value.abs()));
-    for (at, (left, right)) in found.iter().zip(expected).enumerate() {
-        assert!((left - right).abs() <= tolerance * scale, "number {at} is {left}, not {right}");
+    for (index, (left, right)) in found.iter().zip(expected).enumerate() {
+        assert!((left - right).abs() <= tolerance * scale, "number {index} is {left}, not {right}");
     }
 }
 
