@@ -6,6 +6,7 @@
 mod added_sums;
 mod device;
 mod earlier_kv;
+mod extensions;
 mod kv_cache;
 mod kv_transfer;
 mod micro_sequences;
@@ -15,6 +16,7 @@ mod weights_view;
 
 pub use added_sums::AddedSums;
 pub use earlier_kv::EarlierKv;
+pub use extensions::{Extension, Extensions};
 pub use kv_cache::KvCache;
 pub use kv_transfer::KvTransfer;
 pub use tape::Tape;
@@ -31,6 +33,7 @@ use crate::placement::{Placement, SequenceChunk};
 use crate::step_plan::{Direction, StepPlan, Visit, Work};
 use crate::strategy::Strategy;
 use crate::tensor::Tensor;
+use added_sums::AddedValues;
 use micro_sequences::MicroSequences;
 use std::cell::RefCell;
 use std::time::Instant;
@@ -47,6 +50,21 @@ pub struct Seeds {
 
 /// Gradient of weights that a visit left out, to be added later.
 type Deferred = Box<dyn FnOnce(&mut Pass<'_>) -> Result<()> + Send>;
+
+/// Place of a pass within a visit.
+struct Place {
+    /// Micro-batch that is computed.
+    micro_batch: usize,
+    /// True for the last micro-batch of the visit.
+    ends_visit: bool,
+    /// Unit whose gradients of weights are left out.
+    defers_for: Option<UnitId>,
+}
+
+impl Place {
+    /// Place between visits, where a call is a visit of its own.
+    const BETWEEN_VISITS: Self = Self { micro_batch: 0, ends_visit: true, defers_for: None };
+}
 
 /// State of one micro-batch of a pass.
 #[derive(Default)]
@@ -66,12 +84,7 @@ struct MicroBatch {
 pub struct Pass<'a> {
     strategy: &'a mut dyn Strategy,
     micro_batches: Vec<MicroBatch>,
-    /// Micro-batch that is computed now.
-    current: usize,
-    /// True for the last micro-batch of a visit.
-    visit_ends: bool,
-    /// Unit whose gradients of weights are left out now.
-    defers_for: Option<UnitId>,
+    place: Place,
     host: Host,
     sequence: usize,
     sequence_group: Option<Communicator>,
@@ -82,12 +95,9 @@ pub struct Pass<'a> {
     saves_activations: bool,
     kv_cache: Option<KvCache>,
     micro_sequences: MicroSequences,
-    /// True while backward repeats a part of forward.
-    recomputes: bool,
-    /// Factor of the loss in backward.
-    loss_scale: f32,
-    added_sums: AddedSums,
+    added: AddedValues,
     wait_spans: RefCell<Vec<WaitSpan>>,
+    extensions: Extensions,
 }
 
 impl<'a> Pass<'a> {
@@ -109,9 +119,7 @@ impl<'a> Pass<'a> {
         Self {
             strategy,
             micro_batches,
-            current: 0,
-            visit_ends: true,
-            defers_for: None,
+            place: Place::BETWEEN_VISITS,
             host: Host { threads, memory: memory.clone() },
             sequence: 1,
             sequence_group: None,
@@ -122,10 +130,9 @@ impl<'a> Pass<'a> {
             saves_activations: true,
             kv_cache: None,
             micro_sequences: MicroSequences::default(),
-            recomputes: false,
-            loss_scale: 1.0,
-            added_sums: AddedSums::default(),
+            added: AddedValues::default(),
             wait_spans: RefCell::default(),
+            extensions: Extensions::default(),
         }
     }
 
@@ -152,21 +159,21 @@ impl<'a> Pass<'a> {
         // Gradients of weights have no direction, because they need no weights: nothing is gathered
         // for them.
         way.map_or(Ok(()), |way| self.strategy.pre_unit(visit.unit, way))?;
-        self.defers_for = (visit.work == Work::InputGrads).then_some(visit.unit);
+        let defers_for = (visit.work == Work::InputGrads).then_some(visit.unit);
         let count = visit.micro_batches.len();
         for number in 0..count {
-            self.current = self.micro_batch_at(visit, number);
-            self.visit_ends = number + 1 == count;
-            body(self, self.current - visit.micro_batches.start)?;
+            let micro_batch = self.micro_batch_at(visit, number);
+            self.place = Place { micro_batch, ends_visit: number + 1 == count, defers_for };
+            body(self, micro_batch - visit.micro_batches.start)?;
         }
-        (self.current, self.visit_ends, self.defers_for) = (0, true, None);
+        self.place = Place::BETWEEN_VISITS;
         way.map_or(Ok(()), |way| self.strategy.post_unit(visit.unit, way))
     }
 
     /// Returns true if this visit leaves out gradients of weights. A module may then pass them to
     /// [`Pass::defer`].
     pub fn defers(&self) -> bool {
-        self.defers_for.is_some()
+        self.place.defers_for.is_some()
     }
 
     /// Leaves `add`, which adds gradients of weights, to a later visit.
@@ -174,8 +181,8 @@ impl<'a> Pass<'a> {
     /// # Panics
     /// Panics if [`Pass::defers`] is false.
     pub fn defer(&mut self, add: impl FnOnce(&mut Pass<'_>) -> Result<()> + Send + 'static) {
-        let unit = self.defers_for.expect("a visit that leaves out gradients of weights");
-        self.micro_batches[self.current].deferred.push((unit, Box::new(add)));
+        let unit = self.place.defers_for.expect("a visit that leaves out gradients of weights");
+        self.micro_batches[self.place.micro_batch].deferred.push((unit, Box::new(add)));
     }
 
     /// Adds the gradients of a unit's weights that were left out for the current micro-batch.
@@ -183,7 +190,7 @@ impl<'a> Pass<'a> {
     /// # Errors
     /// Returns the error of a collective that becomes due.
     pub fn run_deferred(&mut self, unit: UnitId) -> Result<()> {
-        let deferred = &mut self.micro_batches[self.current].deferred;
+        let deferred = &mut self.micro_batches[self.place.micro_batch].deferred;
         let (due, others): (Vec<_>, Vec<_>) =
             std::mem::take(deferred).into_iter().partition(|left| left.0 == unit);
         // The others are put back before the calls, which borrow the whole pass.
@@ -208,7 +215,7 @@ impl<'a> Pass<'a> {
     /// # Panics
     /// Panics if it was not set.
     pub fn batch(&self) -> Batch {
-        self.batch_of(self.current)
+        self.batch_of(self.place.micro_batch)
     }
 
     /// Returns the data of a micro-batch.
@@ -225,7 +232,7 @@ impl<'a> Pass<'a> {
     }
 
     fn tape(&mut self) -> &mut Tape {
-        &mut self.micro_batches[self.current].tape
+        &mut self.micro_batches[self.place.micro_batch].tape
     }
 
     /// Returns the weights of a parameter in host memory. They are complete within [`Pass::visit`]
@@ -254,7 +261,7 @@ impl<'a> Pass<'a> {
     /// # Errors
     /// Returns the error of a collective that becomes due.
     pub fn grad_ready(&mut self, id: ParameterId) -> Result<()> {
-        if !self.visit_ends {
+        if !self.place.ends_visit {
             return Ok(());
         }
         if let Some((_, gradient)) = self.strategy.weights_and_gradient(id) {
@@ -269,7 +276,7 @@ impl<'a> Pass<'a> {
 
     /// Sets the factor of the loss in backward, 1 by default.
     pub fn set_loss_scale(&mut self, scale: f32) {
-        self.loss_scale = scale;
+        self.added.loss_scale = scale;
     }
 
     /// Runs `body` without backward: nothing is saved and dropout is off.
@@ -378,7 +385,7 @@ impl<'a> Pass<'a> {
 
     /// Returns the seeds of the current micro-batch.
     pub fn seeds(&self) -> Seeds {
-        self.micro_batches[self.current].seeds
+        self.micro_batches[self.place.micro_batch].seeds
     }
 
     /// Sets the number of consecutive rows that form one sequence, or this rank's chunk of it, for
@@ -390,7 +397,7 @@ impl<'a> Pass<'a> {
     /// Returns the number of consecutive rows that form one sequence; attention stays within it.
     /// With [`Pass::sequence_group`], it is the length of this rank's chunk.
     pub fn sequence(&self) -> usize {
-        let batch = self.micro_batches[self.current].batch.as_ref();
+        let batch = self.micro_batches[self.place.micro_batch].batch.as_ref();
         let tokens = batch.and_then(|batch| batch.get::<TokenBatch>().ok());
         tokens.map_or(self.sequence, |tokens| tokens.sequence)
     }
@@ -471,6 +478,7 @@ impl<'a> Pass<'a> {
     pub fn is_complete(&self) -> bool {
         let mut micro_batches = self.micro_batches.iter();
         self.micro_sequences.is_complete()
+            && self.extensions.are_complete()
             && micro_batches.all(|micro_batch| micro_batch.tape.is_empty() && micro_batch.deferred.is_empty())
     }
 }

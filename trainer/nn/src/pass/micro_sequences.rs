@@ -48,7 +48,7 @@ impl Pass<'_> {
 
     /// Returns the index of the current micro-sequence in its micro-batch.
     pub fn micro_sequence(&self) -> usize {
-        self.current % self.micro_sequences.count
+        self.place.micro_batch % self.micro_sequences.count
     }
 
     /// Returns the data of all micro-sequences of the current micro-batch.
@@ -56,7 +56,7 @@ impl Pass<'_> {
     /// # Panics
     /// Panics if it was not set.
     pub fn micro_sequence_batches(&self) -> impl Iterator<Item = Batch> + '_ {
-        let first = self.current - self.micro_sequence();
+        let first = self.place.micro_batch - self.micro_sequence();
         (first..first + self.micro_sequences.count).map(|part| self.batch_of(part))
     }
 
@@ -70,12 +70,14 @@ impl Pass<'_> {
 
     /// Takes the keys and values that the attention `site` keeps for the current micro-batch.
     pub(crate) fn take_earlier_kv(&mut self, site: u64) -> Option<EarlierKv> {
-        self.micro_sequences.kept.remove(&(self.current / self.micro_sequences.count, site))
+        self.micro_sequences.kept.remove(&(self.place.micro_batch / self.micro_sequences.count, site))
     }
 
     /// Keeps keys and values for the attention `site`, until the next micro-sequence of the current
     /// micro-batch takes them.
     pub(crate) fn keep_earlier_kv(&mut self, site: u64, earlier: EarlierKv) {
-        self.micro_sequences.kept.insert((self.current / self.micro_sequences.count, site), earlier);
+        self.micro_sequences
+            .kept
+            .insert((self.place.micro_batch / self.micro_sequences.count, site), earlier);
     }
 }

@@ -54,9 +54,10 @@ impl Pass<'_> {
     /// # Errors
     /// Returns the error of `body`.
     pub fn recompute<R>(&mut self, body: impl FnOnce(&mut Self) -> Result<R>) -> Result<(R, Tape)> {
-        let outer = std::mem::replace(&mut self.recomputes, true);
+        // A repeated forward would count losses and metrics twice.
+        let outer = std::mem::replace(&mut self.added.is_paused, true);
         let result = self.with_new_tape(body);
-        self.recomputes = outer;
+        self.added.is_paused = outer;
         result
     }
 }
