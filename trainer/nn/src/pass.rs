@@ -5,20 +5,14 @@
 
 mod added_sums;
 mod device;
-mod earlier_kv;
 mod extensions;
-mod kv_cache;
-mod kv_transfer;
 mod micro_sequences;
 mod tape;
 mod wait_span;
 mod weights_view;
 
 pub use added_sums::AddedSums;
-pub use earlier_kv::EarlierKv;
 pub use extensions::{Extension, Extensions};
-pub use kv_cache::KvCache;
-pub use kv_transfer::KvTransfer;
 pub use tape::Tape;
 pub use wait_span::{WaitKind, WaitSpan};
 pub use weights_view::WeightsView;
@@ -29,15 +23,12 @@ use crate::device::Device;
 use crate::error::Result;
 use crate::ops::{Host, Ops, ValuesMut};
 use crate::parameter::{ParameterId, UnitId};
-use crate::placement::{Placement, SequenceChunk};
 use crate::step_plan::{Direction, StepPlan, Visit, Work};
 use crate::strategy::Strategy;
 use crate::tensor::Tensor;
 use added_sums::AddedValues;
-use micro_sequences::MicroSequences;
 use std::cell::RefCell;
 use std::time::Instant;
-use unisono::Communicator;
 
 /// Seeds for the random numbers of a pass. They depend on the step only, so a pass can be repeated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -86,15 +77,12 @@ pub struct Pass<'a> {
     micro_batches: Vec<MicroBatch>,
     place: Place,
     host: Host,
-    sequence: usize,
-    sequence_group: Option<Communicator>,
-    placement: Placement,
-    kv_transfer: KvTransfer,
-    ulysses_ranks: usize,
     device: Option<&'a Device>,
+    /// Rows of one sequence in micro-batches without data.
+    sequence: usize,
+    /// Number of micro-sequences per micro-batch.
+    micro_sequences: usize,
     saves_activations: bool,
-    kv_cache: Option<KvCache>,
-    micro_sequences: MicroSequences,
     added: AddedValues,
     wait_spans: RefCell<Vec<WaitSpan>>,
     extensions: Extensions,
@@ -121,15 +109,10 @@ impl<'a> Pass<'a> {
             micro_batches,
             place: Place::BETWEEN_VISITS,
             host: Host { threads, memory: memory.clone() },
-            sequence: 1,
-            sequence_group: None,
-            placement: Placement::Contiguous,
-            kv_transfer: KvTransfer::Gather,
-            ulysses_ranks: 1,
             device: None,
+            sequence: 1,
+            micro_sequences: 1,
             saves_activations: true,
-            kv_cache: None,
-            micro_sequences: MicroSequences::default(),
             added: AddedValues::default(),
             wait_spans: RefCell::default(),
             extensions: Extensions::default(),
@@ -388,85 +371,19 @@ impl<'a> Pass<'a> {
         self.micro_batches[self.place.micro_batch].seeds
     }
 
-    /// Sets the number of consecutive rows that form one sequence, or this rank's chunk of it, for
+    /// Sets the number of consecutive rows that form one sequence, or one chunk of it, for
     /// micro-batches without data. The default is 1.
     pub fn set_sequence(&mut self, rows: usize) {
         self.sequence = rows;
     }
 
     /// Returns the number of consecutive rows that form one sequence; attention stays within it.
-    /// With [`Pass::sequence_group`], it is the length of this rank's chunk.
+    /// If a sequence has several chunks, it is the length of one
+    /// ([`KvSource`](crate::modules::KvSource)).
     pub fn sequence(&self) -> usize {
         let batch = self.micro_batches[self.place.micro_batch].batch.as_ref();
         let tokens = batch.and_then(|batch| batch.get::<TokenBatch>().ok());
         tokens.map_or(self.sequence, |tokens| tokens.sequence)
-    }
-
-    /// Sets the ranks that hold chunks of the same sequences: sequence-data parallelism. Chunks are
-    /// equal.
-    ///
-    /// Each of the S ranks computes the mean loss of its own tokens. In backward it computes the
-    /// gradient of the *sum* of all S means along the paths through itself: attention sums the
-    /// gradients of keys and values of all ranks. The mean of these gradients over the S ranks is
-    /// the gradient of the mean loss of whole sequences. Gradients and losses are therefore
-    /// averaged over chunks as over samples: over all data ranks.
-    pub fn set_sequence_group(&mut self, ranks: Option<&Communicator>) {
-        self.sequence_group = ranks.cloned();
-    }
-
-    /// Sets the distribution of positions over the ranks of [`Pass::set_sequence_group`].
-    pub fn set_placement(&mut self, placement: Placement) {
-        self.placement = placement;
-    }
-
-    /// Sets how attention gets the keys and values of other ranks. In a ring, groups of
-    /// `ulysses_ranks` neighbors exchange positions for heads.
-    pub fn set_kv_transfer(&mut self, transfer: KvTransfer, ulysses_ranks: usize) {
-        (self.kv_transfer, self.ulysses_ranks) = (transfer, ulysses_ranks);
-    }
-
-    /// Returns the number of neighbors that exchange positions for heads; `None` if all keys and
-    /// values are gathered, or sequences are whole.
-    pub(crate) fn head_group_size(&self) -> Option<usize> {
-        self.kv_transfer.head_group_size(self.sequence_group()?.size(), self.ulysses_ranks)
-    }
-
-    /// Returns the ranks with chunks of each sequence; `None` if sequences are whole.
-    pub fn sequence_group(&self) -> Option<&Communicator> {
-        self.sequence_group.as_ref()
-    }
-
-    /// Sets the keys and values of earlier positions, and returns those that were set before. Rows
-    /// follow these positions.
-    pub fn set_kv_cache(&mut self, cache: Option<KvCache>) -> Option<KvCache> {
-        std::mem::replace(&mut self.kv_cache, cache)
-    }
-
-    /// Returns the keys and values of earlier positions, if they are set.
-    pub fn kv_cache(&self) -> Option<&KvCache> {
-        self.kv_cache.as_ref()
-    }
-
-    /// Returns the keys and values of earlier positions for changes, if they are set.
-    pub fn kv_cache_mut(&mut self) -> Option<&mut KvCache> {
-        self.kv_cache.as_mut()
-    }
-
-    /// Returns the positions in its sequence of the rows of one sequence, in ascending order.
-    pub fn positions(&self) -> Vec<usize> {
-        let length = self.sequence();
-        if let Some(cache) = &self.kv_cache {
-            return (cache.length()..cache.length() + length).collect();
-        }
-        let chunk = self.chunk();
-        (0..length).map(|row| chunk.position(row, length)).collect()
-    }
-
-    /// Returns this rank's chunk of each sequence.
-    pub fn chunk(&self) -> SequenceChunk {
-        let (rank, ranks) = self.sequence_group().map_or((0, 1), |ranks| (ranks.rank(), ranks.size()));
-        let chunk = SequenceChunk { placement: self.placement, ..SequenceChunk::new(rank, ranks) };
-        chunk.within(self.micro_sequence(), self.micro_sequences())
     }
 
     /// Returns the number of threads for a matrix product.
@@ -477,8 +394,7 @@ impl<'a> Pass<'a> {
     /// Returns true if everything saved in forward has been restored, and no gradient is left out.
     pub fn is_complete(&self) -> bool {
         let mut micro_batches = self.micro_batches.iter();
-        self.micro_sequences.is_complete()
-            && self.extensions.are_complete()
+        self.extensions.are_complete()
             && micro_batches.all(|micro_batch| micro_batch.tape.is_empty() && micro_batch.deferred.is_empty())
     }
 }

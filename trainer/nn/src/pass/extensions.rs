@@ -29,6 +29,14 @@ impl Extensions {
         value.downcast_mut()
     }
 
+    /// Returns the value of this type for changes, and sets the default first if there is none.
+    pub fn get_or_default<T: Extension + Default>(&mut self) -> &mut T {
+        if self.get::<T>().is_none() {
+            self.insert(T::default());
+        }
+        self.get_mut().expect("it was set above")
+    }
+
     /// Sets the value of this type, and returns the one that was set before.
     pub fn insert<T: Extension>(&mut self, value: T) -> Option<T> {
         let replaced = self.0.insert(TypeId::of::<T>(), Box::new(value))?;
@@ -68,6 +76,7 @@ impl Pass<'_> {
 mod tests {
     use super::*;
 
+    #[derive(Default)]
     struct Number(u32);
     impl Extension for Number {}
 
@@ -85,11 +94,13 @@ mod tests {
         assert!(extensions.insert(Number(2)).is_some_and(|replaced| replaced.0 == 1));
         extensions.get_mut::<Number>().expect("a number").0 += 1;
         assert!(extensions.get::<Number>().is_some_and(|number| number.0 == 3));
+        assert_eq!(extensions.get_or_default::<Number>().0, 3, "it is there");
         assert!(extensions.get::<Pending>().is_none() && extensions.are_complete());
 
         extensions.insert(Pending);
         assert!(!extensions.are_complete(), "one value waits for a module");
         assert!(extensions.remove::<Pending>().is_some() && extensions.are_complete());
-        assert!(extensions.remove::<Pending>().is_none() && extensions.get::<Number>().is_some());
+        assert!(extensions.remove::<Pending>().is_none() && extensions.remove::<Number>().is_some());
+        assert_eq!(extensions.get_or_default::<Number>().0, 0);
     }
 }

@@ -2,6 +2,7 @@
 
 use super::scores::sum_of;
 use super::{Experts, RouterScore};
+use crate::context_parallel::ContextParallel;
 use unisono::{Communicator, Sum};
 use unisono_nn::error::Result;
 use unisono_nn::pass::Pass;
@@ -33,7 +34,7 @@ impl BalanceLoss {
             let factor = probability_factor(experts.score, scores);
             means.iter_mut().zip(scores).for_each(|(mean, score)| *mean += factor * score);
         }
-        let ranks = pass.sequence_group();
+        let ranks = ContextParallel::of(pass).map(ContextParallel::ranks);
         ranks.map_or(Ok(()), |ranks| {
             pass.timed_wait("loads of experts", || ranks.all_reduce(&mut sums, Sum))
         })?;
@@ -56,7 +57,7 @@ impl BalanceLoss {
     /// `row` of `rows`, of sequences with `length` rows.
     ///
     /// On one of several ranks that share a sequence, it is the gradient of the sum of their
-    /// losses: see [`Pass::set_sequence_group`].
+    /// losses: see [`ContextParallel`].
     pub(super) fn add_gradient(
         &self,
         experts: &Experts,
