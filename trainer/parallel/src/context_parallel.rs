@@ -20,7 +20,7 @@ use crate::context_parallel::gather::Gather;
 use crate::context_parallel::head_exchange::{HeadExchange, Side};
 use crate::context_parallel::ring::Ring;
 use crate::context_parallel::shared_sequence::SharedSequence;
-use std::rc::Rc;
+use std::sync::Arc;
 use unisono::Communicator;
 use unisono_nn::error::Result;
 use unisono_nn::modules::{
@@ -72,7 +72,7 @@ impl ContextParallel {
     /// Makes the rows of a pass this rank's chunks of sequences.
     pub fn share(self, pass: &mut Pass<'_>) {
         pass.extensions_mut().insert(self.clone());
-        set_kv_source(pass, Rc::new(self));
+        set_kv_source(pass, Arc::new(self));
     }
 
     /// Returns the context parallelism of a pass; `None` if its sequences are whole.

@@ -5,7 +5,7 @@ use std::any::{Any, TypeId};
 use std::collections::HashMap;
 
 /// Value that modules keep in a [`Pass`] from one module or micro-batch to the next.
-pub trait Extension: Any {
+pub trait Extension: Any + Send {
     /// Returns true if a pass may end with this value: nothing in it waits for a module.
     fn is_complete(&self) -> bool {
         true

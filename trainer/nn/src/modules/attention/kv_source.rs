@@ -13,13 +13,13 @@ use crate::pass::{Extension, Pass};
 use crate::step_plan::Direction;
 use crate::tensor::Tensor;
 use std::ops::Range;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// Source of the keys and values to which the rows of a pass attend.
 ///
 /// A source may divide each sequence, or each micro-sequence, into equal chunks. The rows of the
 /// pass are then one of them.
-pub trait KvSource {
+pub trait KvSource: Send + Sync {
     /// Returns the number of chunks of each sequence, or of each micro-sequence.
     fn chunks(&self) -> usize;
 
@@ -130,21 +130,21 @@ impl KvSource for WholeSequences {
 }
 
 /// Source that a pass has as an extension.
-struct SourceOfPass(Rc<dyn KvSource>);
+struct SourceOfPass(Arc<dyn KvSource>);
 
 impl Extension for SourceOfPass {}
 
 /// Sets the source of keys and values of a pass.
-pub fn set_kv_source(pass: &mut Pass<'_>, source: Rc<dyn KvSource>) {
+pub fn set_kv_source(pass: &mut Pass<'_>, source: Arc<dyn KvSource>) {
     pass.extensions_mut().insert(SourceOfPass(source));
 }
 
 /// Returns the source of keys and values of a pass. Sequences with a cache are whole.
-pub(super) fn kv_source(pass: &Pass<'_>) -> Rc<dyn KvSource> {
+pub(super) fn kv_source(pass: &Pass<'_>) -> Arc<dyn KvSource> {
     let extensions = pass.extensions();
     match extensions.get::<SourceOfPass>() {
-        Some(SourceOfPass(source)) if extensions.get::<KvCache>().is_none() => Rc::clone(source),
-        _ => Rc::new(WholeSequences),
+        Some(SourceOfPass(source)) if extensions.get::<KvCache>().is_none() => Arc::clone(source),
+        _ => Arc::new(WholeSequences),
     }
 }
 
