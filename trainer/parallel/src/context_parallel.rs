@@ -1,8 +1,8 @@
 //! Context parallelism: ranks have chunks of the same sequences.
 //!
-//! [`ContextParallel`] is the source of keys and values of a pass
-//! ([`KvSource`]): it brings those of the other ranks to attention, in one of the ways of
-//! [`KvTransfer`]. A [`Placement`] says which positions each rank has.
+//! [`ContextParallel`] is the source of keys and values of a pass ([`KvSource`]): it brings those
+//! of the other ranks to attention, in one of the ways of [`KvTransfer`]. A [`Placement`] says
+//! which positions each rank has.
 
 mod gather;
 mod head_exchange;
@@ -34,9 +34,9 @@ use unisono_nn::tensor::Tensor;
 ///
 /// Each of the S ranks computes the mean loss of its own tokens. In backward it computes the
 /// gradient of the *sum* of all S means along the paths through itself: attention sums the
-/// gradients of keys and values of all ranks. The mean of these gradients over the S ranks is
-/// the gradient of the mean loss of whole sequences. Gradients and losses are therefore
-/// averaged over chunks as over samples: over all data ranks.
+/// gradients of keys and values of all ranks. The mean of these gradients over the S ranks is the
+/// gradient of the mean loss of whole sequences. Gradients and losses are therefore averaged over
+/// chunks as over samples: over all data ranks.
 #[derive(Clone)]
 pub struct ContextParallel {
     ranks: Communicator,

@@ -1,7 +1,7 @@
 //! Multi-head attention, with grouped keys and values.
 //!
-//! Attention gets keys and values in blocks from the [`KvSource`] of its pass, and computes with one
-//! block at a time. By default the one block is in its input. With micro-sequences
+//! Attention gets keys and values in blocks from the [`KvSource`] of its pass, and computes with
+//! one block at a time. By default the one block is in its input. With micro-sequences
 //! ([`Pass::set_micro_sequences`]), the keys and values of the earlier ones are kept, and the later
 //! ones add to their gradients. Other sources bring keys and values of other ranks.
 

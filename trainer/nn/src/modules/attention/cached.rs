@@ -8,7 +8,8 @@ use crate::pass::Pass;
 use crate::step_plan::Direction;
 use crate::tensor::Tensor;
 
-/// One block: the keys and values of some consecutive positions, and those of the cache before them.
+/// One block: the keys and values of some consecutive positions, and those of the cache before
+/// them.
 pub(super) struct CachedKv {
     cache: KvCache,
     columns: QkvColumns,

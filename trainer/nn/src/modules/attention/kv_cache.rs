@@ -7,9 +7,9 @@ use crate::tensor::Tensor;
 
 /// Keys and values of the earlier positions of one sequence, for every attention layer of a model.
 ///
-/// It is a value of a pass ([`Pass::extensions_mut`]). A forward without backward appends the keys and
-/// values of its rows, whose positions follow those of the cache. One more position then costs one
-/// row.
+/// It is a value of a pass ([`Pass::extensions_mut`]). A forward without backward appends the keys
+/// and values of its rows, whose positions follow those of the cache. One more position then costs
+/// one row.
 pub struct KvCache {
     /// Keys | values of each layer, row by row.
     layers: Vec<F32Vec>,

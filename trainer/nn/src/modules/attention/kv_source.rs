@@ -1,9 +1,9 @@
 //! Sources of the keys and values that attention computes with.
 //!
-//! Attention asks the [`KvSource`] of its pass for blocks of keys and values, and computes with each
-//! block that it is given. By default, the rows of a pass are whole sequences, and every block is in
-//! them. With a [`KvCache`] or with micro-sequences, blocks have earlier positions too. Another
-//! source ([`set_kv_source`]) may bring the keys and values of other ranks.
+//! Attention asks the [`KvSource`] of its pass for blocks of keys and values, and computes with
+//! each block that it is given. By default, the rows of a pass are whole sequences, and every block
+//! is in them. With a [`KvCache`] or with micro-sequences, blocks have earlier positions too.
+//! Another source ([`set_kv_source`]) may bring the keys and values of other ranks.
 
 use super::cached::CachedKv;
 use super::local_rows::LocalRows;
@@ -55,8 +55,8 @@ pub trait KvSource: Send + Sync {
 
 /// Blocks of keys and values of one attention, in one forward or backward.
 pub trait KvBlocks {
-    /// Returns the number of rows of a sequence, if their keys are in several blocks. Attention then
-    /// merges the outputs of all blocks. `None` if each row attends to the keys of one block.
+    /// Returns the number of rows of a sequence, if their keys are in several blocks. Attention
+    /// then merges the outputs of all blocks. `None` if each row attends to the keys of one block.
     fn merged_rows(&self) -> Option<usize> {
         None
     }
@@ -100,8 +100,8 @@ pub struct KvBlock<'b> {
     /// Keys | values of one sequence after the other, of equal lengths. `None` if they are in the
     /// rows of the queries.
     pub keys: Option<&'b [f32]>,
-    /// Gradients of `keys`, in the same order. Backward adds to them. `None` in forward, and if they
-    /// are in the rows of the queries.
+    /// Gradients of `keys`, in the same order. Backward adds to them. `None` in forward, and if
+    /// they are in the rows of the queries.
     pub gradients: Option<&'b mut [f32]>,
 }
 

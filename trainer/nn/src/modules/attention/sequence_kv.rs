@@ -14,8 +14,8 @@ use std::ops::Range;
 
 /// Exchange of the keys and values of one sequence, whose other chunks are elsewhere.
 pub trait ChunkExchange {
-    /// Gathers the keys | values of all chunks, in the order of positions. `chunk` has those of this
-    /// pass.
+    /// Gathers the keys | values of all chunks, in the order of positions. `chunk` has those of
+    /// this pass.
     ///
     /// # Errors
     /// Returns the error of a failed collective.
