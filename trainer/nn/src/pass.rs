@@ -11,10 +11,10 @@ mod tape;
 mod wait_span;
 mod weights_view;
 
-pub use added_sums::AddedSums;
+pub use added_sums::{AddedSums, AddedValues};
 pub use extensions::{Extension, Extensions};
 pub use tape::Tape;
-pub use wait_span::{WaitKind, WaitSpan};
+pub use wait_span::{WaitKind, WaitSpan, Waits};
 pub use weights_view::WeightsView;
 
 use crate::allocator::{AllocClass, Allocator, F32Vec};
@@ -26,9 +26,6 @@ use crate::parameter::{ParameterId, UnitId};
 use crate::step_plan::{Direction, StepPlan, Visit, Work};
 use crate::strategy::Strategy;
 use crate::tensor::Tensor;
-use added_sums::AddedValues;
-use std::cell::RefCell;
-use std::time::Instant;
 
 /// Seeds for the random numbers of a pass. They depend on the step only, so a pass can be repeated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,7 +81,7 @@ pub struct Pass<'a> {
     micro_sequences: usize,
     saves_activations: bool,
     added: AddedValues,
-    wait_spans: RefCell<Vec<WaitSpan>>,
+    waits: Waits,
     extensions: Extensions,
 }
 
@@ -114,7 +111,7 @@ impl<'a> Pass<'a> {
             micro_sequences: 1,
             saves_activations: true,
             added: AddedValues::default(),
-            wait_spans: RefCell::default(),
+            waits: Waits::default(),
             extensions: Extensions::default(),
         }
     }
@@ -145,7 +142,11 @@ impl<'a> Pass<'a> {
         let defers_for = (visit.work == Work::InputGrads).then_some(visit.unit);
         let count = visit.micro_batches.len();
         for number in 0..count {
-            let micro_batch = self.micro_batch_at(visit, number);
+            let micro_batch = if visit.work.is_backward() && self.micro_sequences > 1 {
+                visit.micro_batches.end - 1 - number
+            } else {
+                visit.micro_batches.start + number
+            };
             self.place = Place { micro_batch, ends_visit: number + 1 == count, defers_for };
             body(self, micro_batch - visit.micro_batches.start)?;
         }
@@ -262,6 +263,11 @@ impl<'a> Pass<'a> {
         self.added.loss_scale = scale;
     }
 
+    /// Returns the losses and metrics that blocks add.
+    pub fn added_mut(&mut self) -> &mut AddedValues {
+        &mut self.added
+    }
+
     /// Runs `body` without backward: nothing is saved and dropout is off.
     ///
     /// # Errors
@@ -294,22 +300,9 @@ impl<'a> Pass<'a> {
         Ok(result)
     }
 
-    /// Runs an operation that waits for other ranks, and records the duration.
-    pub fn timed_wait<R>(&self, name: &'static str, body: impl FnOnce() -> R) -> R {
-        self.timed_wait_for(WaitKind::Layer, name, body)
-    }
-
-    /// Runs an operation that waits for other ranks for this reason, and records the duration.
-    pub fn timed_wait_for<R>(&self, kind: WaitKind, name: &'static str, body: impl FnOnce() -> R) -> R {
-        let start = Instant::now();
-        let result = body();
-        self.wait_spans.borrow_mut().push(WaitSpan { kind, name, start, time: start.elapsed() });
-        result
-    }
-
-    /// Returns every wait for other ranks since the last call.
-    pub fn take_waits(&mut self) -> Vec<WaitSpan> {
-        self.wait_spans.take()
+    /// Returns the record of waits for other ranks.
+    pub fn waits(&self) -> &Waits {
+        &self.waits
     }
 
     /// Allocates a tensor with unspecified values.
@@ -342,17 +335,6 @@ impl<'a> Pass<'a> {
         match self.device {
             Some(device) => device.tensor_from(rows, columns, data),
             None => Ok(Tensor::from_slice(&self.host.memory, rows, columns, data)),
-        }
-    }
-
-    /// Moves a tensor from the host to the memory where modules compute.
-    ///
-    /// # Errors
-    /// Returns an error of the GPU driver.
-    pub fn move_in_place(&self, tensor: Tensor) -> Result<Tensor> {
-        match self.device {
-            Some(device) => device.tensor_from(tensor.rows(), tensor.columns(), tensor.data()),
-            None => Ok(tensor),
         }
     }
 

@@ -72,7 +72,7 @@ impl Module for BalanceLoss {
         let copy = output.copy()?;
         pass.save(copy);
         pass.add_loss("balance", (squares / count as f64) as f32, self.slope);
-        pass.metric("numbers", count as f32);
+        pass.added_mut().metric("numbers", count as f32);
         Ok(output)
     }
 

@@ -34,8 +34,8 @@ impl AddedSums {
     }
 }
 
-/// Values that blocks add to a pass.
-pub(super) struct AddedValues {
+/// Losses and metrics that blocks add to a pass.
+pub struct AddedValues {
     sums: AddedSums,
     /// Factor of the loss in backward.
     pub(super) loss_scale: f32,
@@ -46,6 +46,28 @@ pub(super) struct AddedValues {
 impl Default for AddedValues {
     fn default() -> Self {
         Self { sums: AddedSums::default(), loss_scale: 1.0, is_paused: false }
+    }
+}
+
+impl AddedValues {
+    /// Reports a number of the current micro-batch, in forward: the mean of all values of this
+    /// name, over blocks, micro-batches and data ranks.
+    pub fn metric(&mut self, name: &str, value: f32) {
+        if !self.is_paused {
+            self.sums.add_metric(name, value);
+        }
+    }
+
+    /// Reports the tokens of each expert of the block at `path`, in forward.
+    pub fn expert_load(&mut self, path: &str, tokens: &[u32]) {
+        if !self.is_paused {
+            self.sums.add_load(path, tokens);
+        }
+    }
+
+    /// Returns what blocks have added since the last call.
+    pub fn take_sums(&mut self) -> AddedSums {
+        std::mem::take(&mut self.sums)
     }
 }
 
@@ -75,25 +97,5 @@ impl Pass<'_> {
     pub fn added_loss_gradient(&mut self) -> f32 {
         let AddedLoss(slope) = self.restore();
         slope * self.added.loss_scale
-    }
-
-    /// Reports a number of the current micro-batch, in forward: the mean of all values of this
-    /// name, over blocks, micro-batches and data ranks.
-    pub fn metric(&mut self, name: &str, value: f32) {
-        if !self.added.is_paused {
-            self.added.sums.add_metric(name, value);
-        }
-    }
-
-    /// Reports the tokens of each expert of the block at `path`, in forward.
-    pub fn expert_load(&mut self, path: &str, tokens: &[u32]) {
-        if !self.added.is_paused {
-            self.added.sums.add_load(path, tokens);
-        }
-    }
-
-    /// Returns what blocks have added since the last call.
-    pub fn take_added_sums(&mut self) -> AddedSums {
-        std::mem::take(&mut self.added.sums)
     }
 }

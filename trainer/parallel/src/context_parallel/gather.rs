@@ -22,14 +22,15 @@ impl Gather {
 
 impl ChunkExchange for Gather {
     fn gather(&mut self, pass: &Pass<'_>, chunk: &[f32], gathered: &mut [f32]) -> Result<()> {
-        pass.timed_wait("keys and values", || self.ranks.all_gather(chunk, gathered))?;
+        pass.waits().time("keys and values", || self.ranks.all_gather(chunk, gathered))?;
         self.order.by_position(gathered);
         Ok(())
     }
 
     fn scatter_sum(&mut self, pass: &Pass<'_>, gradients: &[f32], chunk: &mut [f32]) -> Result<()> {
         let gradients = self.order.by_rank(gradients);
-        pass.timed_wait("gradients of keys and values", || self.ranks.reduce_scatter(gradients, chunk, Sum))?;
+        pass.waits()
+            .time("gradients of keys and values", || self.ranks.reduce_scatter(gradients, chunk, Sum))?;
         Ok(())
     }
 }

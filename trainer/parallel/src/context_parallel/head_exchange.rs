@@ -116,7 +116,7 @@ impl HeadExchange {
         values: &[f32],
     ) -> Result<F32Vec> {
         let mut received = pass.floats(receives.iter().sum());
-        pass.timed_wait("heads for positions", || {
+        pass.waits().time("heads for positions", || {
             self.shared.ranks.all_to_all_v(values, sends, &mut received, receives)
         })?;
         Ok(received)

@@ -30,7 +30,7 @@ impl Hop {
 
     /// Waits, and returns what was received and what was sent.
     fn wait(self, pass: &Pass<'_>, name: &'static str) -> Result<(Tensor, Tensor)> {
-        pass.timed_wait(name, || Ok((self.received.wait()?.0, self.sent.wait()?)))
+        pass.waits().time(name, || Ok((self.received.wait()?.0, self.sent.wait()?)))
     }
 }
 

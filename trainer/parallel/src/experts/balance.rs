@@ -36,7 +36,7 @@ impl BalanceLoss {
         }
         let ranks = ContextParallel::of(pass).map(ContextParallel::ranks);
         ranks.map_or(Ok(()), |ranks| {
-            pass.timed_wait("loads of experts", || ranks.all_reduce(&mut sums, Sum))
+            pass.waits().time("loads of experts", || ranks.all_reduce(&mut sums, Sum))
         })?;
         let sequence_length = (length * ranks.map_or(1, Communicator::size)) as f32;
         let relative = count as f32 / (experts.per_token as f32 * sequence_length);

@@ -20,7 +20,7 @@ pub(super) fn excess(pass: &Pass<'_>, experts: &Experts, chosen: &[u32]) -> Resu
     let (rank, choices) = match shared {
         Some(ranks) => {
             let mut choices = vec![0; chosen.len() * ranks.size()];
-            pass.timed_wait("choices of experts", || ranks.all_gather(chosen, &mut choices))?;
+            pass.waits().time("choices of experts", || ranks.all_gather(chosen, &mut choices))?;
             check_choices(&choices, chosen.len(), experts.count)?;
             (ranks.rank(), choices)
         }

@@ -203,8 +203,9 @@ impl Loss {
         let counted = |batch: Batch| {
             batch.get().map_or(0, |batch: &TokenBatch| batch.targets.iter().filter(is_counted).count() as u64)
         };
-        let mut count = [pass.micro_sequence_batches().map(counted).sum::<u64>()];
         let mut parts = pass.micro_sequences();
+        let micro_sequences = pass.whole_micro_batch() * parts..(pass.whole_micro_batch() + 1) * parts;
+        let mut count = [micro_sequences.map(|index| counted(pass.batch_of(index))).sum::<u64>()];
         if let Some(group) = ContextParallel::of(pass).map(ContextParallel::ranks) {
             group.all_reduce(&mut count, Sum)?;
             parts *= group.size();

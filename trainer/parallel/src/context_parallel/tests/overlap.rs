@@ -63,10 +63,10 @@ fn gradients_travel_while_the_next_block_is_used() {
     let waits = run_ranks(4, |ranks| {
         in_ring(&ranks, |pass, input| {
             attention().forward(pass, input.copy().expect("memory")).expect("forward");
-            let forward = pass.take_waits();
+            let forward = pass.waits().take();
             let gradient = Tensor::zeros(pass.memory(), LENGTH, attention().width());
             attention().backward(pass, gradient).expect("backward");
-            [forward, pass.take_waits()].map(|waits| waits.iter().map(|wait| wait.name).collect::<Vec<_>>())
+            [forward, pass.waits().take()].map(|waits| waits.iter().map(|wait| wait.name).collect::<Vec<_>>())
         })
     });
     for [forward, backward] in waits {
@@ -87,7 +87,7 @@ fn waited(seconds: f64) -> f64 {
             for _ in 0..CALLS {
                 each_block(pass, input, || sleep(Duration::from_secs_f64(seconds)));
             }
-            pass.take_waits().iter().map(|wait| wait.time.as_secs_f64()).sum::<f64>()
+            pass.waits().take().iter().map(|wait| wait.time.as_secs_f64()).sum::<f64>()
         })
     };
     let once = || {
