@@ -80,7 +80,6 @@ impl SequenceKv {
         });
         let gathered = pass.floats(if earlier.is_some() { 0 } else { gathered_len });
         let (chunk, slopes) = (pass.floats(chunk_len), pass.floats(0));
-        let next = 0;
         Ok(Self {
             exchange,
             chunk,
@@ -91,7 +90,7 @@ impl SequenceKv {
             site,
             visible,
             workspace,
-            next,
+            next: 0,
             count,
         })
     }
