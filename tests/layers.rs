@@ -51,7 +51,7 @@ const CRATES: [Crate; 6] = [
         folder: "trainer/nn/src",
         layers: &[
             &["counted", "error", "random"],
-            &["batch", "gpu_timeline", "placement", "process_group"],
+            &["batch", "gpu_timeline", "process_group"],
             &["allocator"],
             &["ops"],
             &["parameter", "tensor"],
@@ -66,7 +66,7 @@ const CRATES: [Crate; 6] = [
     Crate {
         folder: "trainer/parallel/src",
         layers: &[
-            &["bucket", "mesh", "optimizer"],
+            &["bucket", "context_parallel", "mesh", "optimizer"],
             &["data_parallel"],
             &["tensor_parallel"],
             &["experts"],

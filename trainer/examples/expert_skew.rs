@@ -99,7 +99,7 @@ fn run_rank(group: &Communicator, bias: f32) -> Result<(u64, Vec<u64>)> {
     let bytes_before = group.traffic_stats()?.bytes;
     mixture.forward(&mut pass, rows(0))?;
     mixture.backward(&mut pass, rows(1))?;
-    let loads = pass.take_added_sums().loads.into_values().next().ok_or("a mixture reports loads")?;
+    let loads = pass.added_mut().take_sums().loads.into_values().next().ok_or("a mixture reports loads")?;
     Ok((group.traffic_stats()?.bytes - bytes_before, loads))
 }
 

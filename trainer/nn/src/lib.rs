@@ -44,7 +44,6 @@ pub mod modules;
 pub mod ops;
 pub mod parameter;
 pub mod pass;
-pub mod placement;
 pub mod process_group;
 pub mod random;
 pub mod step_plan;

@@ -23,7 +23,10 @@ mod swiglu;
 pub use crate::modules::activation_checkpoint::ActivationCheckpoint;
 pub use crate::modules::containers::{Residual, Sequential};
 pub use crate::modules::linear_init::LinearInit;
-pub use attention::Attention;
+pub use attention::{
+    Attention, ChunkExchange, KvBlock, KvBlocks, KvCache, KvSource, LocalRows, SequenceKv, chunk_count,
+    row_positions, sequence_count, set_kv_source,
+};
 pub use cross_entropy::CrossEntropy;
 pub use cross_entropy::check_targets;
 pub use dropout::{Dropout, RngStream};

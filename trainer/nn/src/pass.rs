@@ -5,20 +5,16 @@
 
 mod added_sums;
 mod device;
-mod earlier_kv;
-mod kv_cache;
-mod kv_transfer;
+mod extensions;
 mod micro_sequences;
 mod tape;
 mod wait_span;
 mod weights_view;
 
-pub use added_sums::AddedSums;
-pub use earlier_kv::EarlierKv;
-pub use kv_cache::KvCache;
-pub use kv_transfer::KvTransfer;
+pub use added_sums::{AddedSums, AddedValues};
+pub use extensions::{Extension, Extensions};
 pub use tape::Tape;
-pub use wait_span::{WaitKind, WaitSpan};
+pub use wait_span::{WaitKind, WaitSpan, Waits};
 pub use weights_view::WeightsView;
 
 use crate::allocator::{AllocClass, Allocator, F32Vec};
@@ -27,14 +23,9 @@ use crate::device::Device;
 use crate::error::Result;
 use crate::ops::{Host, Ops, ValuesMut};
 use crate::parameter::{ParameterId, UnitId};
-use crate::placement::{Placement, SequenceChunk};
 use crate::step_plan::{Direction, StepPlan, Visit, Work};
 use crate::strategy::Strategy;
 use crate::tensor::Tensor;
-use micro_sequences::MicroSequences;
-use std::cell::RefCell;
-use std::time::Instant;
-use unisono::Communicator;
 
 /// Seeds for the random numbers of a pass. They depend on the step only, so a pass can be repeated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -47,6 +38,21 @@ pub struct Seeds {
 
 /// Gradient of weights that a visit left out, to be added later.
 type Deferred = Box<dyn FnOnce(&mut Pass<'_>) -> Result<()> + Send>;
+
+/// Place of a pass within a visit.
+struct Place {
+    /// Micro-batch that is computed.
+    micro_batch: usize,
+    /// True for the last micro-batch of the visit.
+    ends_visit: bool,
+    /// Unit whose gradients of weights are left out.
+    defers_for: Option<UnitId>,
+}
+
+impl Place {
+    /// Place between visits, where a call is a visit of its own.
+    const BETWEEN_VISITS: Self = Self { micro_batch: 0, ends_visit: true, defers_for: None };
+}
 
 /// State of one micro-batch of a pass.
 #[derive(Default)]
@@ -66,28 +72,17 @@ struct MicroBatch {
 pub struct Pass<'a> {
     strategy: &'a mut dyn Strategy,
     micro_batches: Vec<MicroBatch>,
-    /// Micro-batch that is computed now.
-    current: usize,
-    /// True for the last micro-batch of a visit.
-    visit_ends: bool,
-    /// Unit whose gradients of weights are left out now.
-    defers_for: Option<UnitId>,
+    place: Place,
     host: Host,
-    sequence: usize,
-    sequence_group: Option<Communicator>,
-    placement: Placement,
-    kv_transfer: KvTransfer,
-    ulysses_ranks: usize,
     device: Option<&'a Device>,
+    /// Rows of one sequence in micro-batches without data.
+    sequence: usize,
+    /// Number of micro-sequences per micro-batch.
+    micro_sequences: usize,
     saves_activations: bool,
-    kv_cache: Option<KvCache>,
-    micro_sequences: MicroSequences,
-    /// True while backward repeats a part of forward.
-    recomputes: bool,
-    /// Factor of the loss in backward.
-    loss_scale: f32,
-    added_sums: AddedSums,
-    wait_spans: RefCell<Vec<WaitSpan>>,
+    added: AddedValues,
+    waits: Waits,
+    extensions: Extensions,
 }
 
 impl<'a> Pass<'a> {
@@ -109,23 +104,15 @@ impl<'a> Pass<'a> {
         Self {
             strategy,
             micro_batches,
-            current: 0,
-            visit_ends: true,
-            defers_for: None,
+            place: Place::BETWEEN_VISITS,
             host: Host { threads, memory: memory.clone() },
-            sequence: 1,
-            sequence_group: None,
-            placement: Placement::Contiguous,
-            kv_transfer: KvTransfer::Gather,
-            ulysses_ranks: 1,
             device: None,
+            sequence: 1,
+            micro_sequences: 1,
             saves_activations: true,
-            kv_cache: None,
-            micro_sequences: MicroSequences::default(),
-            recomputes: false,
-            loss_scale: 1.0,
-            added_sums: AddedSums::default(),
-            wait_spans: RefCell::default(),
+            added: AddedValues::default(),
+            waits: Waits::default(),
+            extensions: Extensions::default(),
         }
     }
 
@@ -152,21 +139,25 @@ impl<'a> Pass<'a> {
         // Gradients of weights have no direction, because they need no weights: nothing is gathered
         // for them.
         way.map_or(Ok(()), |way| self.strategy.pre_unit(visit.unit, way))?;
-        self.defers_for = (visit.work == Work::InputGrads).then_some(visit.unit);
+        let defers_for = (visit.work == Work::InputGrads).then_some(visit.unit);
         let count = visit.micro_batches.len();
         for number in 0..count {
-            self.current = self.micro_batch_at(visit, number);
-            self.visit_ends = number + 1 == count;
-            body(self, self.current - visit.micro_batches.start)?;
+            let micro_batch = if visit.work.is_backward() && self.micro_sequences > 1 {
+                visit.micro_batches.end - 1 - number
+            } else {
+                visit.micro_batches.start + number
+            };
+            self.place = Place { micro_batch, ends_visit: number + 1 == count, defers_for };
+            body(self, micro_batch - visit.micro_batches.start)?;
         }
-        (self.current, self.visit_ends, self.defers_for) = (0, true, None);
+        self.place = Place::BETWEEN_VISITS;
         way.map_or(Ok(()), |way| self.strategy.post_unit(visit.unit, way))
     }
 
     /// Returns true if this visit leaves out gradients of weights. A module may then pass them to
     /// [`Pass::defer`].
     pub fn defers(&self) -> bool {
-        self.defers_for.is_some()
+        self.place.defers_for.is_some()
     }
 
     /// Leaves `add`, which adds gradients of weights, to a later visit.
@@ -174,8 +165,8 @@ impl<'a> Pass<'a> {
     /// # Panics
     /// Panics if [`Pass::defers`] is false.
     pub fn defer(&mut self, add: impl FnOnce(&mut Pass<'_>) -> Result<()> + Send + 'static) {
-        let unit = self.defers_for.expect("a visit that leaves out gradients of weights");
-        self.micro_batches[self.current].deferred.push((unit, Box::new(add)));
+        let unit = self.place.defers_for.expect("a visit that leaves out gradients of weights");
+        self.micro_batches[self.place.micro_batch].deferred.push((unit, Box::new(add)));
     }
 
     /// Adds the gradients of a unit's weights that were left out for the current micro-batch.
@@ -183,7 +174,7 @@ impl<'a> Pass<'a> {
     /// # Errors
     /// Returns the error of a collective that becomes due.
     pub fn run_deferred(&mut self, unit: UnitId) -> Result<()> {
-        let deferred = &mut self.micro_batches[self.current].deferred;
+        let deferred = &mut self.micro_batches[self.place.micro_batch].deferred;
         let (due, others): (Vec<_>, Vec<_>) =
             std::mem::take(deferred).into_iter().partition(|left| left.0 == unit);
         // The others are put back before the calls, which borrow the whole pass.
@@ -208,7 +199,7 @@ impl<'a> Pass<'a> {
     /// # Panics
     /// Panics if it was not set.
     pub fn batch(&self) -> Batch {
-        self.batch_of(self.current)
+        self.batch_of(self.place.micro_batch)
     }
 
     /// Returns the data of a micro-batch.
@@ -225,7 +216,7 @@ impl<'a> Pass<'a> {
     }
 
     fn tape(&mut self) -> &mut Tape {
-        &mut self.micro_batches[self.current].tape
+        &mut self.micro_batches[self.place.micro_batch].tape
     }
 
     /// Returns the weights of a parameter in host memory. They are complete within [`Pass::visit`]
@@ -254,7 +245,7 @@ impl<'a> Pass<'a> {
     /// # Errors
     /// Returns the error of a collective that becomes due.
     pub fn grad_ready(&mut self, id: ParameterId) -> Result<()> {
-        if !self.visit_ends {
+        if !self.place.ends_visit {
             return Ok(());
         }
         if let Some((_, gradient)) = self.strategy.weights_and_gradient(id) {
@@ -269,7 +260,12 @@ impl<'a> Pass<'a> {
 
     /// Sets the factor of the loss in backward, 1 by default.
     pub fn set_loss_scale(&mut self, scale: f32) {
-        self.loss_scale = scale;
+        self.added.loss_scale = scale;
+    }
+
+    /// Returns the losses and metrics that blocks add.
+    pub fn added_mut(&mut self) -> &mut AddedValues {
+        &mut self.added
     }
 
     /// Runs `body` without backward: nothing is saved and dropout is off.
@@ -304,22 +300,9 @@ impl<'a> Pass<'a> {
         Ok(result)
     }
 
-    /// Runs an operation that waits for other ranks, and records the duration.
-    pub fn timed_wait<R>(&self, name: &'static str, body: impl FnOnce() -> R) -> R {
-        self.timed_wait_for(WaitKind::Layer, name, body)
-    }
-
-    /// Runs an operation that waits for other ranks for this reason, and records the duration.
-    pub fn timed_wait_for<R>(&self, kind: WaitKind, name: &'static str, body: impl FnOnce() -> R) -> R {
-        let start = Instant::now();
-        let result = body();
-        self.wait_spans.borrow_mut().push(WaitSpan { kind, name, start, time: start.elapsed() });
-        result
-    }
-
-    /// Returns every wait for other ranks since the last call.
-    pub fn take_waits(&mut self) -> Vec<WaitSpan> {
-        self.wait_spans.take()
+    /// Returns the record of waits for other ranks.
+    pub fn waits(&self) -> &Waits {
+        &self.waits
     }
 
     /// Allocates a tensor with unspecified values.
@@ -355,17 +338,6 @@ impl<'a> Pass<'a> {
         }
     }
 
-    /// Moves a tensor from the host to the memory where modules compute.
-    ///
-    /// # Errors
-    /// Returns an error of the GPU driver.
-    pub fn move_in_place(&self, tensor: Tensor) -> Result<Tensor> {
-        match self.device {
-            Some(device) => device.tensor_from(tensor.rows(), tensor.columns(), tensor.data()),
-            None => Ok(tensor),
-        }
-    }
-
     /// Allocates activations with unspecified values.
     pub fn floats(&self, count: usize) -> F32Vec {
         self.host.memory.alloc(AllocClass::Activations, count)
@@ -378,88 +350,22 @@ impl<'a> Pass<'a> {
 
     /// Returns the seeds of the current micro-batch.
     pub fn seeds(&self) -> Seeds {
-        self.micro_batches[self.current].seeds
+        self.micro_batches[self.place.micro_batch].seeds
     }
 
-    /// Sets the number of consecutive rows that form one sequence, or this rank's chunk of it, for
+    /// Sets the number of consecutive rows that form one sequence, or one chunk of it, for
     /// micro-batches without data. The default is 1.
     pub fn set_sequence(&mut self, rows: usize) {
         self.sequence = rows;
     }
 
     /// Returns the number of consecutive rows that form one sequence; attention stays within it.
-    /// With [`Pass::sequence_group`], it is the length of this rank's chunk.
+    /// If a sequence has several chunks, it is the length of one
+    /// ([`KvSource`](crate::modules::KvSource)).
     pub fn sequence(&self) -> usize {
-        let batch = self.micro_batches[self.current].batch.as_ref();
+        let batch = self.micro_batches[self.place.micro_batch].batch.as_ref();
         let tokens = batch.and_then(|batch| batch.get::<TokenBatch>().ok());
         tokens.map_or(self.sequence, |tokens| tokens.sequence)
-    }
-
-    /// Sets the ranks that hold chunks of the same sequences: sequence-data parallelism. Chunks are
-    /// equal.
-    ///
-    /// Each of the S ranks computes the mean loss of its own tokens. In backward it computes the
-    /// gradient of the *sum* of all S means along the paths through itself: attention sums the
-    /// gradients of keys and values of all ranks. The mean of these gradients over the S ranks is
-    /// the gradient of the mean loss of whole sequences. Gradients and losses are therefore
-    /// averaged over chunks as over samples: over all data ranks.
-    pub fn set_sequence_group(&mut self, ranks: Option<&Communicator>) {
-        self.sequence_group = ranks.cloned();
-    }
-
-    /// Sets the distribution of positions over the ranks of [`Pass::set_sequence_group`].
-    pub fn set_placement(&mut self, placement: Placement) {
-        self.placement = placement;
-    }
-
-    /// Sets how attention gets the keys and values of other ranks. In a ring, groups of
-    /// `ulysses_ranks` neighbors exchange positions for heads.
-    pub fn set_kv_transfer(&mut self, transfer: KvTransfer, ulysses_ranks: usize) {
-        (self.kv_transfer, self.ulysses_ranks) = (transfer, ulysses_ranks);
-    }
-
-    /// Returns the number of neighbors that exchange positions for heads; `None` if all keys and
-    /// values are gathered, or sequences are whole.
-    pub(crate) fn head_group_size(&self) -> Option<usize> {
-        self.kv_transfer.head_group_size(self.sequence_group()?.size(), self.ulysses_ranks)
-    }
-
-    /// Returns the ranks with chunks of each sequence; `None` if sequences are whole.
-    pub fn sequence_group(&self) -> Option<&Communicator> {
-        self.sequence_group.as_ref()
-    }
-
-    /// Sets the keys and values of earlier positions, and returns those that were set before. Rows
-    /// follow these positions.
-    pub fn set_kv_cache(&mut self, cache: Option<KvCache>) -> Option<KvCache> {
-        std::mem::replace(&mut self.kv_cache, cache)
-    }
-
-    /// Returns the keys and values of earlier positions, if they are set.
-    pub fn kv_cache(&self) -> Option<&KvCache> {
-        self.kv_cache.as_ref()
-    }
-
-    /// Returns the keys and values of earlier positions for changes, if they are set.
-    pub fn kv_cache_mut(&mut self) -> Option<&mut KvCache> {
-        self.kv_cache.as_mut()
-    }
-
-    /// Returns the positions in its sequence of the rows of one sequence, in ascending order.
-    pub fn positions(&self) -> Vec<usize> {
-        let length = self.sequence();
-        if let Some(cache) = &self.kv_cache {
-            return (cache.length()..cache.length() + length).collect();
-        }
-        let chunk = self.chunk();
-        (0..length).map(|row| chunk.position(row, length)).collect()
-    }
-
-    /// Returns this rank's chunk of each sequence.
-    pub fn chunk(&self) -> SequenceChunk {
-        let (rank, ranks) = self.sequence_group().map_or((0, 1), |ranks| (ranks.rank(), ranks.size()));
-        let chunk = SequenceChunk { placement: self.placement, ..SequenceChunk::new(rank, ranks) };
-        chunk.within(self.micro_sequence(), self.micro_sequences())
     }
 
     /// Returns the number of threads for a matrix product.
@@ -470,7 +376,7 @@ impl<'a> Pass<'a> {
     /// Returns true if everything saved in forward has been restored, and no gradient is left out.
     pub fn is_complete(&self) -> bool {
         let mut micro_batches = self.micro_batches.iter();
-        self.micro_sequences.is_complete()
+        self.extensions.are_complete()
             && micro_batches.all(|micro_batch| micro_batch.tape.is_empty() && micro_batch.deferred.is_empty())
     }
 }

@@ -52,6 +52,12 @@ pub fn run_ranks_with<R: Send>(
     })
 }
 
+/// Returns the number of scores that attention has computed on this thread.
+#[cfg(feature = "count-scores")]
+pub fn computed_scores() -> usize {
+    crate::ops::host::attention::tile::COMPUTED_SCORES.get()
+}
+
 /// Adds the mean square of a module's output to the total loss, `slope` times.
 pub struct BalanceLoss {
     pub module: Box<dyn Module>,
@@ -66,7 +72,7 @@ impl Module for BalanceLoss {
         let copy = output.copy()?;
         pass.save(copy);
         pass.add_loss("balance", (squares / count as f64) as f32, self.slope);
-        pass.metric("numbers", count as f32);
+        pass.added_mut().metric("numbers", count as f32);
         Ok(output)
     }
 

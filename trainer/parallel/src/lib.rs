@@ -1,8 +1,9 @@
 //! Division of a model and its training over ranks.
 //!
 //! [`data_parallel`] keeps parameters in flat [`bucket`]s and reduces their gradients, whole or in
-//! shards (ZeRO stages 1 to 3). [`tensor_parallel`] and [`experts`] divide layers, and [`pipeline`]
-//! divides a model into stages. A [`mesh`] says which ranks do so with each other.
+//! shards (ZeRO stages 1 to 3). [`tensor_parallel`] and [`experts`] divide layers, [`pipeline`]
+//! divides a model into stages, and [`context_parallel`] divides sequences. A [`mesh`] says which
+//! ranks do so with each other.
 //!
 //! Strategies know no tensors, so they serve any framework that reports when gradients are ready.
 //! For example, two ranks average a gradient and keep a half of it each (ZeRO-2):
@@ -45,6 +46,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bucket;
+pub mod context_parallel;
 pub mod data_parallel;
 pub mod experts;
 pub mod mesh;

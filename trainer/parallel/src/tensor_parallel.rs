@@ -243,7 +243,7 @@ impl TensorParallel {
     pub fn gather_row(&self, pass: &Pass<'_>, row: Tensor) -> Result<Tensor> {
         let Some(group) = &self.group else { return Ok(row) };
         let mut gathered = pass.tensor(1, row.columns() * self.size());
-        pass.timed_wait("logits", || gathered.all_gather(&row, group))?;
+        pass.waits().time("logits", || gathered.all_gather(&row, group))?;
         Ok(gathered)
     }
 

@@ -1,7 +1,7 @@
 //! Padding of sequences that ranks do not divide evenly.
 
 use crate::config::Config;
-use unisono_nn::placement::Placement;
+use unisono_parallel::context_parallel::Placement;
 
 impl Config {
     /// Returns the number of positions that follow the tokens of each sequence, so that all ranks

@@ -15,9 +15,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use unisono::Communicator;
 use unisono_nn::parameter::{Dtype, ParamGroup};
-use unisono_nn::pass::KvTransfer;
 use unisono_nn::pass::Pass;
-use unisono_nn::placement::Placement;
+use unisono_parallel::context_parallel::{ContextParallel, KvTransfer, Placement};
 pub use unisono_parallel::experts::{ExpertBalance, Experts, RouterScore};
 
 /// Device of the computation.
@@ -148,9 +147,9 @@ impl Default for Context {
 impl Context {
     /// Sets the ranks that share the sequences of a pass, and the way in which they do.
     pub(crate) fn share_sequences(self, pass: &mut Pass<'_>, ranks: Option<&Communicator>) {
-        pass.set_sequence_group(ranks);
-        pass.set_placement(self.placement);
-        pass.set_kv_transfer(self.kv_transfer, self.ulysses_ranks);
+        let Some(ranks) = ranks else { return };
+        let shared = ContextParallel::new(ranks).with_placement(self.placement);
+        shared.with_transfer(self.kv_transfer, self.ulysses_ranks).share(pass);
     }
 }
 

@@ -4,7 +4,7 @@ use crate::config::{
     Config, DataKind, DeviceKind, ExpertBalance, Model, OptimizerKind, Positions, RopeScalingKind,
 };
 use std::collections::BTreeMap;
-use unisono_nn::pass::KvTransfer;
+use unisono_parallel::context_parallel::KvTransfer;
 use unisono_parallel::data_parallel::ParallelKind;
 use unisono_parallel::optimizer::LrShape;
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use unisono_nn::batch::PADDING;
 use unisono_nn::error::Error;
-use unisono_nn::placement::{Placement, SequenceChunk};
+use unisono_parallel::context_parallel::{Placement, SequenceChunk};
 
 /// Temporary folder, removed on drop.
 struct Folder(PathBuf);

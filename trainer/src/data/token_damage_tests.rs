@@ -3,8 +3,8 @@
 use super::*;
 use std::fs;
 use std::path::{Path, PathBuf};
-use unisono_nn::placement::SequenceChunk;
 use unisono_nn::random::splitmix;
+use unisono_parallel::context_parallel::SequenceChunk;
 
 /// Numbers that repeat for a seed.
 struct Numbers(u64);

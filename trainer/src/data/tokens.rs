@@ -260,7 +260,7 @@ impl TokenWriter {
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) fn fuzz(path: &Path) {
     use crate::data::TokenWindows;
-    use unisono_nn::placement::SequenceChunk;
+    use unisono_parallel::context_parallel::SequenceChunk;
     let vocabulary = 200;
     let Ok(file) = TokenFile::open(path, vocabulary) else { return };
     let is_sound = (0..2).all(|rank| file.examine(rank, 2, &mut |_, _| ()).is_ok());

@@ -3,7 +3,7 @@
 use super::TokenSource;
 use unisono_nn::batch::{PADDING, TokenBatch};
 use unisono_nn::error::{Error, Result};
-use unisono_nn::placement::SequenceChunk;
+use unisono_parallel::context_parallel::SequenceChunk;
 
 /// Windows over a token sequence. Each sample has `sequence` inputs and the token after each of
 /// them, across document boundaries. Every token but the first is a target once.

@@ -6,13 +6,12 @@ mod lm_head;
 use super::{FeedForward, GptConfig, Positions};
 use crate::models::gpt::embeddings::Embeddings;
 use crate::models::gpt::lm_head::LmHead;
-use unisono::Communicator;
 use unisono_nn::batch::{Batch, TokenBatch};
 use unisono_nn::error::{Error, Result};
 use unisono_nn::model::{self, Block, Flow, Model, ModuleBlock};
 use unisono_nn::modules::{
     ActivationCheckpoint, Attention, Dropout, Gelu, Module, QueryKeyNorm, Residual, RotaryEmbedding,
-    Sequential, SwiGlu,
+    Sequential, SwiGlu, chunk_count,
 };
 use unisono_nn::parameter::{Registry, UnitId};
 use unisono_nn::pass::Pass;
@@ -122,7 +121,7 @@ impl Gpt {
 
     /// Returns true if a sequence, or its chunks together, fit in the context and its padding.
     fn sequence_fits(&self, pass: &Pass<'_>, sequence: usize) -> bool {
-        let chunks = pass.sequence_group().map_or(1, Communicator::size) * pass.micro_sequences();
+        let chunks = chunk_count(pass) * pass.micro_sequences();
         (1..=self.config.padded_context()).contains(&(chunks * sequence))
     }
 }

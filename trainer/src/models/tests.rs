@@ -41,7 +41,7 @@ impl<M: Model> Fixture<M> {
     fn forward(&mut self, batch: &Batch) -> f32 {
         let mut pass = Pass::new(&mut self.strategy, &self.memory, Seeds { shared: 1, per_rank: 2 }, 1);
         let loss = self.model.forward(&mut pass, batch).expect("forward");
-        loss + pass.take_added_sums().total as f32
+        loss + pass.added_mut().take_sums().total as f32
     }
 
     fn forward_and_backward(&mut self, batch: &Batch) -> f32 {
@@ -138,7 +138,7 @@ fn added_losses_have_correct_gradients() {
         rig.model.forward(&mut pass, &TOKENS).unwrap();
         rig.model.backward(&mut pass, 1.0).unwrap();
         // Recomputation in backward counts nothing again.
-        let sums = pass.take_added_sums();
+        let sums = pass.added_mut().take_sums();
         assert!((sums.total - 0.3 * sums.losses["balance"]).abs() < 1e-6 && sums.total > 0.0);
         assert_eq!(sums.metrics["numbers"], (2.0 * 12.0 * 8.0, 2));
     }

@@ -7,8 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 use unisono_nn::batch::TokenBatch;
 use unisono_nn::error::{Error, Result};
-use unisono_nn::placement::SequenceChunk;
 use unisono_nn::random::{hash_iter, hash_numbers};
+use unisono_parallel::context_parallel::SequenceChunk;
 
 /// Training and validation data of a run.
 pub(super) struct DataLoader {

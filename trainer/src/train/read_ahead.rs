@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 use unisono_nn::batch::Batch;
 use unisono_nn::error::{Error, Result};
-use unisono_nn::placement::SequenceChunk;
+use unisono_parallel::context_parallel::SequenceChunk;
 
 /// Micro-batches of a step.
 pub(super) type StepBatches = Vec<Batch>;

@@ -24,8 +24,8 @@ use unisono_nn::error::{Error, Result};
 use unisono_nn::gpu_timeline::GpuTimeline;
 use unisono_nn::ops::InstructionSets;
 use unisono_nn::parameter::{Dtype, Inventory};
-use unisono_nn::pass::KvTransfer;
 use unisono_nn::process_group::ProcessGroup;
+use unisono_parallel::context_parallel::KvTransfer;
 use unisono_parallel::data_parallel::{
     self, DataParallel, ExpertGroups, Mixed, ParallelKind, ProcessGroups, Settings,
 };

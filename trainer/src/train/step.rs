@@ -10,8 +10,8 @@ use unisono_nn::device::Device;
 use unisono_nn::error::{Error, Result};
 use unisono_nn::model::{self, Model};
 use unisono_nn::pass::{AddedSums, Pass, WaitKind};
-use unisono_nn::placement::SequenceChunk;
 use unisono_nn::process_group::ProcessGroup;
+use unisono_parallel::context_parallel::SequenceChunk;
 use unisono_parallel::mesh::{GroupKind, Phase};
 use unisono_parallel::optimizer::{self, Step};
 use unisono_parallel::pipeline::{self, Program};
@@ -110,7 +110,7 @@ impl Run {
         pass.begin_step(&self.program.plan)?;
         let stages = self.groups.get(GroupKind::Pipeline);
         let losses = run_program(model, &mut pass, &self.program, stages, scale)?;
-        let (waits, sums) = (pass.take_waits(), pass.take_added_sums());
+        let (waits, sums) = (pass.waits().take(), pass.added_mut().take_sums());
         waits.iter().for_each(|wait| self.trace.add_wait(wait));
         let loss = losses.into_iter().map(f64::from).sum::<f64>() + sums.total;
         let total = |kind| waits.iter().filter(|wait| wait.kind == kind).map(|wait| wait.time).sum();

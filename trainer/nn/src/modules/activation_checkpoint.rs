@@ -25,8 +25,7 @@ impl<M: Module> Module for ActivationCheckpoint<M> {
 
     fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor> {
         let input: Tensor = pass.restore();
-        let (_, tape) = pass.recompute(|pass| self.0.forward(pass, input))?;
-        pass.restore_tape(tape);
+        pass.recompute(|pass| self.0.forward(pass, input))?;
         self.0.backward(pass, gradient)
     }
 }

@@ -1,29 +1,30 @@
 //! Multi-head attention, with grouped keys and values.
 //!
-//! If ranks have chunks of each sequence ([`Pass::sequence_group`]), the keys and values of one
-//! sequence at a time are gathered, and gathered again in backward. Each rank then receives the sum
-//! of the gradients of its own keys and values. So a rank needs memory for the keys and values of
-//! one whole sequence in addition to its chunks.
-//!
-//! With micro-sequences ([`Pass::set_micro_sequences`]), the keys and values of the earlier ones
-//! are kept, and the later ones add to their gradients.
+//! Attention gets keys and values in blocks from the [`KvSource`] of its pass, and computes with
+//! one block at a time. By default the one block is in its input. With micro-sequences
+//! ([`Pass::set_micro_sequences`]), the keys and values of the earlier ones are kept, and the later
+//! ones add to their gradients. Other sources bring keys and values of other ranks.
 
 mod cached;
-mod head_exchange;
-mod key_order;
-mod kv_exchange;
-mod ring;
-mod shared_sequence;
+mod earlier_kv;
+mod kv_cache;
+mod kv_source;
+mod local_rows;
+mod sequence_kv;
+
+pub use kv_cache::KvCache;
+pub use kv_source::{KvBlock, KvBlocks, KvSource, chunk_count, row_positions, sequence_count, set_kv_source};
+pub use local_rows::LocalRows;
+pub use sequence_kv::{ChunkExchange, SequenceKv};
 
 use super::Module;
 use crate::error::Result;
-use crate::modules::attention::kv_exchange::KvExchange;
-use crate::modules::attention::shared_sequence::SharedSequence;
+use crate::modules::attention::kv_source::kv_source;
 use crate::ops::host::attention::tile::{QkvColumns, TILE_ROWS};
 use crate::ops::{AttentionShape, Values, ValuesMut};
 use crate::pass::Pass;
+use crate::step_plan::Direction;
 use crate::tensor::Tensor;
-use unisono::Communicator;
 
 /// Computes for each head y = softmax(q kᵀ / √d) v within each [`Pass::sequence`]: over earlier and
 /// equal positions, or over all (Vaswani et al., "Attention is all you need", 2017).
@@ -32,7 +33,8 @@ use unisono::Communicator;
 /// values kv_heads × d each. Each head of keys and values serves heads / kv_heads consecutive heads
 /// of queries (Ainslie et al., "GQA", EMNLP 2023). Probabilities are recomputed in backward, for a
 /// tile of queries at a time (Dao et al., "FlashAttention", 2022). Saves its input and one number
-/// per row and head, and needs a workspace of 2 × 64 × sequence.
+/// per row and head, and needs a workspace of 2 × 64 × sequence. If keys come in several blocks, it
+/// also saves its output.
 ///
 /// It has no parameters: linear layers before and after it do. Its passes panic for an input with
 /// other columns, or with rows that are no whole sequences.
@@ -47,6 +49,8 @@ pub struct Attention {
 
 struct Saved {
     input: Tensor,
+    /// Output, if keys came in several blocks.
+    output: Option<Tensor>,
     /// Log-sum-exp of the scores: rows of one head, heads of one sequence, sequences.
     log_sums: Tensor,
 }
@@ -67,6 +71,11 @@ impl Attention {
         Self { kv_heads, ..self }
     }
 
+    /// Returns this attention for a part of the heads, which may be empty.
+    pub fn with_heads(self, heads: usize, kv_heads: usize) -> Self {
+        Self { heads, kv_heads, ..self }
+    }
+
     /// Sets the number by which a pass with micro-sequences tells this attention from others, such
     /// as [`Registry::rng_site`](crate::parameter::Registry::rng_site).
     pub fn with_site(self, site: u64) -> Self {
@@ -78,117 +87,198 @@ impl Attention {
         Self { is_causal: false, ..self }
     }
 
+    /// Returns the number of heads of queries.
+    pub fn heads(&self) -> usize {
+        self.heads
+    }
+
+    /// Returns the number of heads of keys, which is that of values.
+    pub fn kv_heads(&self) -> usize {
+        self.kv_heads
+    }
+
+    /// Returns the number of features of a head.
+    pub fn head_dim(&self) -> usize {
+        self.head_dim
+    }
+
+    /// Returns true if a row attends to no later positions.
+    pub fn is_causal(&self) -> bool {
+        self.is_causal
+    }
+
     fn columns(&self) -> QkvColumns {
         QkvColumns { queries: self.heads * self.head_dim, keys: self.kv_heads * self.head_dim }
     }
 
-    fn width(&self) -> usize {
+    /// Returns the number of columns of the input: queries, keys and values.
+    pub fn input_width(&self) -> usize {
+        self.columns().all()
+    }
+
+    /// Returns the number of columns of the output, which is that of the queries.
+    pub fn width(&self) -> usize {
         self.columns().queries
+    }
+
+    /// Returns the number of columns of keys | values.
+    pub fn kv_width(&self) -> usize {
+        2 * self.columns().keys
     }
 
     /// Returns the number of keys that each row attends to, in the order of positions.
     fn visible_keys(&self, pass: &Pass<'_>) -> Vec<usize> {
         if self.is_causal {
-            return pass.positions().into_iter().map(|position| position + 1).collect();
+            return row_positions(pass).into_iter().map(|position| position + 1).collect();
         }
-        assert!(
-            pass.micro_sequences() == 1 && pass.kv_cache().is_none(),
-            "only causal attention has an order"
-        );
-        let ranks = pass.sequence_group().map_or(1, Communicator::size);
-        vec![ranks * pass.sequence(); pass.sequence()]
+        assert!(pass.micro_sequences() == 1, "only causal attention has an order");
+        vec![chunk_count(pass) * pass.sequence(); pass.sequence()]
     }
 
-    /// Returns the shape for sequences of this pass, or this rank's chunks of them, whose rows
-    /// attend to `visible` keys each.
-    fn shape<'v>(&self, pass: &Pass<'_>, visible: &'v [usize]) -> AttentionShape<'v> {
-        let parts = pass.sequence_group().map_or(1, Communicator::size) * pass.micro_sequences();
-        let workspace = Self::workspace_len(pass.sequence() * parts) / 2;
-        AttentionShape { workspace, ..self.shape_of(visible) }
-    }
-
-    /// Returns the shape for whole sequences.
-    fn shape_of<'v>(&self, visible: &'v [usize]) -> AttentionShape<'v> {
+    /// Returns the shape for rows that attend to the first `visible` keys of a block each.
+    fn shape<'v>(&self, visible: &'v [usize], workspace: usize) -> AttentionShape<'v> {
         let &Self { heads, kv_heads, head_dim, .. } = self;
-        let workspace = Self::workspace_len(visible.len()) / 2;
         AttentionShape { heads, kv_heads, head_dim, visible, workspace }
     }
 
     /// Returns the workspace of backward in elements, for this sequence length: scores of the
     /// largest tile, and their gradients. Forward needs half.
-    pub fn workspace_len(sequence: usize) -> usize {
+    pub const fn workspace_len(sequence: usize) -> usize {
         2 * TILE_ROWS * sequence
     }
-}
 
-/// Returns the number of sequences, or chunks of sequences, in `rows` rows.
-fn sequence_count(pass: &Pass<'_>, rows: usize) -> usize {
-    assert!(rows.is_multiple_of(pass.sequence()), "{rows} rows are no sequences of {}", pass.sequence());
-    rows / pass.sequence()
+    /// Computes attention of the rows of `input` to all `blocks`.
+    ///
+    /// # Errors
+    /// Returns the error of a failed collective, or of the GPU driver.
+    pub fn forward_blocks(
+        &self,
+        pass: &mut Pass<'_>,
+        input: Tensor,
+        mut blocks: Box<dyn KvBlocks>,
+    ) -> Result<Tensor> {
+        let rows = input.rows();
+        let mut output = pass.tensor_in_place(rows, self.width())?;
+        let mut log_sums = pass.tensor_in_place(rows, self.heads)?;
+        // Outputs and log-sums of one block, to be merged into those of all blocks so far.
+        let mut partial = None;
+        if blocks.merged_rows().is_some() {
+            output.data_mut().fill(0.0);
+            log_sums.data_mut().fill(f32::NEG_INFINITY);
+            partial = Some([self.width(), self.heads].map(|columns| pass.tensor(rows, columns)));
+        }
+        while let Some(block) = blocks.next_block(pass, &input, Direction::Forward)? {
+            let Some([found, sums]) = &mut partial else {
+                self.attend(pass, &block, &input, [&mut output, &mut log_sums])?;
+                continue;
+            };
+            self.attend(pass, &block, &input, [&mut *found, &mut *sums])?;
+            let shape = self.shape(block.visible, block.workspace);
+            let values = [found.values(), sums.values()];
+            pass.ops().merge_attention(&shape, values, output.values_mut(), log_sums.values_mut())?;
+        }
+        blocks.end_forward(pass);
+        let merged = if partial.is_some() && pass.keeps() { Some(output.copy()?) } else { None };
+        pass.save(Saved { input, output: merged, log_sums });
+        Ok(output)
+    }
+
+    /// Writes attention to one block, with its log-sums.
+    fn attend(
+        &self,
+        pass: &Pass<'_>,
+        block: &KvBlock<'_>,
+        input: &Tensor,
+        [output, log_sums]: [&mut Tensor; 2],
+    ) -> Result<()> {
+        let (shape, sequences) = (self.shape(block.visible, block.workspace), block.sequences.clone());
+        let Some(keys) = block.keys else {
+            let (target, sums) = (output.values_mut(), log_sums.values_mut());
+            return pass.ops().attention(&shape, sequences, input.values(), None, target, sums);
+        };
+        let keys = keys.chunks_exact(keys.len() / sequences.len());
+        for (number, keys) in sequences.zip(keys) {
+            let (only, keys) = (number..number + 1, Some(Values::Host(keys)));
+            let (target, sums) = (output.values_mut(), log_sums.values_mut());
+            pass.ops().attention(&shape, only, input.values(), keys, target, sums)?;
+        }
+        Ok(())
+    }
+
+    /// Computes the gradient of the input from that of the output. `blocks` are those of forward.
+    ///
+    /// # Errors
+    /// Returns the error of a failed collective, or of the GPU driver.
+    pub fn backward_blocks(
+        &self,
+        pass: &mut Pass<'_>,
+        gradient: &Tensor,
+        mut blocks: Box<dyn KvBlocks>,
+    ) -> Result<Tensor> {
+        let Saved { input, output, log_sums } = pass.restore();
+        let mut result = pass.zeros_in_place(input.rows(), input.columns())?;
+        let dots = match (output, blocks.merged_rows()) {
+            (Some(output), Some(rows)) => Some(self.dots(pass, output, gradient, rows)?),
+            _ => None,
+        };
+        while let Some(block) = blocks.next_block(pass, &input, Direction::Backward)? {
+            let values = [&input, &log_sums, gradient].map(Tensor::values);
+            self.add_gradients(pass, block, values, dots.as_ref(), &mut result)?;
+            blocks.send_gradients(pass, &mut result)?;
+        }
+        blocks.end_backward(pass, &mut result)?;
+        Ok(result)
+    }
+
+    /// Returns the products of output and gradient of each query and head, in sequences of `rows`
+    /// rows.
+    fn dots(&self, pass: &Pass<'_>, output: Tensor, gradient: &Tensor, rows: usize) -> Result<Tensor> {
+        let mut dots = pass.tensor(output.rows(), self.heads);
+        let visible = vec![rows; rows];
+        let shape = self.shape(&visible, Self::workspace_len(rows) / 2);
+        pass.ops().attention_dots(&shape, [output.values(), gradient.values()], dots.values_mut())?;
+        Ok(dots)
+    }
+
+    /// Adds the gradients of the queries to `result`, and those of the keys and values of a block
+    /// where they are.
+    fn add_gradients(
+        &self,
+        pass: &Pass<'_>,
+        block: KvBlock<'_>,
+        values: [Values<'_>; 3],
+        dots: Option<&Tensor>,
+        result: &mut Tensor,
+    ) -> Result<()> {
+        let KvBlock { sequences, visible, workspace, keys, gradients } = block;
+        let shape = self.shape(visible, workspace);
+        let (Some(keys), Some(gradients)) = (keys, gradients) else {
+            let target = result.values_mut();
+            return pass.ops().attention_backward(&shape, sequences, values, [None; 2], target, None);
+        };
+        let share = keys.len() / sequences.len();
+        let blocks = keys.chunks_exact(share).zip(gradients.chunks_exact_mut(share));
+        for (number, (keys, gradients)) in sequences.zip(blocks) {
+            let (only, target) = (number..number + 1, result.values_mut());
+            let extra = [Some(Values::Host(keys)), dots.map(Tensor::values)];
+            let kv_target = Some(ValuesMut::Host(gradients));
+            pass.ops().attention_backward(&shape, only, values, extra, target, kv_target)?;
+        }
+        Ok(())
+    }
 }
 
 impl Module for Attention {
     fn forward(&self, pass: &mut Pass<'_>, input: Tensor) -> Result<Tensor> {
-        assert_eq!(input.columns(), self.columns().all(), "queries, keys and values");
-        if pass.kv_cache().is_some() {
-            return self.forward_cached(pass, &input);
-        }
-        if let Some(shared) = SharedSequence::for_pass(pass, input.rows()) {
-            return self.forward_shared(pass, input, &shared);
-        }
-        let (sequences, visible) = (sequence_count(pass, input.rows()), self.visible_keys(pass));
-        let shape = self.shape(pass, &visible);
-        let mut output = pass.tensor_in_place(input.rows(), self.width())?;
-        let mut log_sums = pass.tensor_in_place(input.rows(), self.heads)?;
-        let (to, sums) = (output.values_mut(), log_sums.values_mut());
-        match KvExchange::for_pass(pass, self.site, self.columns(), sequences)? {
-            None => pass.ops().attention(&shape, 0..sequences, input.values(), None, to, sums)?,
-            Some(mut apart) => {
-                for number in 0..sequences {
-                    let keys = Some(Values::Host(apart.keys(pass, number, input.data())?));
-                    let (to, sums, only) = (output.values_mut(), log_sums.values_mut(), number..number + 1);
-                    pass.ops().attention(&shape, only, input.values(), keys, to, sums)?;
-                }
-                apart.end_forward(pass);
-            }
-        }
-        pass.save(Saved { input, log_sums });
-        Ok(output)
+        assert_eq!(input.columns(), self.input_width(), "queries, keys and values");
+        kv_source(pass).forward(pass, self, input)
     }
 
     fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor> {
-        if let Some(shared) = SharedSequence::for_pass(pass, gradient.rows()) {
-            return self.backward_shared(pass, &gradient, &shared);
-        }
-        let Saved { input, log_sums } = pass.restore();
-        let (sequences, visible) = (sequence_count(pass, input.rows()), self.visible_keys(pass));
-        let shape = self.shape(pass, &visible);
-        let mut result = pass.zeros_in_place(input.rows(), input.columns())?;
-        let from = [input.values(), log_sums.values(), gradient.values()];
-        match KvExchange::for_pass(pass, self.site, self.columns(), sequences)? {
-            None => {
-                let to = result.values_mut();
-                pass.ops().attention_backward(&shape, 0..sequences, from, [None; 2], to, None)?;
-            }
-            Some(mut apart) => {
-                for number in 0..sequences {
-                    let (keys, of_keys) = apart.keys_and_slopes(pass, number, input.data())?;
-                    let (keys, of_keys) = (Some(Values::Host(keys)), Some(ValuesMut::Host(of_keys)));
-                    let (to, only) = (result.values_mut(), number..number + 1);
-                    pass.ops().attention_backward(&shape, only, from, [keys, None], to, of_keys)?;
-                    apart.scatter(pass, number, result.data_mut())?;
-                }
-                apart.end_backward(pass);
-            }
-        }
-        Ok(result)
+        kv_source(pass).backward(pass, self, gradient)
     }
 }
 
-#[cfg(test)]
-mod context_tests;
-#[cfg(test)]
-mod overlap_tests;
 #[cfg(test)]
 mod score_count_tests;
 #[cfg(test)]
@@ -200,7 +290,6 @@ mod tests {
     use crate::pass::Seeds;
     use crate::step_plan::{Visit, Work};
     use crate::strategy::LocalStrategy;
-    use crate::testing;
 
     /// Computes the formula element by element.
     fn naive(x: &[f64], rows: usize, sequence: usize, [heads, kv_heads]: [usize; 2], d: usize) -> Vec<f64> {
@@ -257,9 +346,7 @@ mod tests {
     fn grouped_heads_equal_repeated_keys_and_values() {
         let (sequence, rows) = (TILE_ROWS + 3, 2 * TILE_ROWS + 6);
         let (input, slope) = (random_values(1, 24 * rows), random_values(2, 12 * rows));
-        let run = |attention: Attention, input: &[f32]| {
-            testing::run_ranks(1, |group| chunk(&group, attention, sequence, input, &slope)).remove(0)
-        };
+        let run = |attention: Attention, input: &[f32]| undivided(attention, sequence, input, &slope);
         let grouped = run(Attention::new(4, 3).with_kv_heads(2), &input);
         let full = run(Attention::new(4, 3), &repeated(&input));
         assert_eq!(grouped[0], full[0], "the same products");
@@ -273,75 +360,37 @@ mod tests {
         }
     }
 
-    /// Returns the output and gradient of a rank with a chunk of each sequence of `input` and
-    /// `slope`.
-    fn chunk(
-        group: &Communicator,
-        attention: Attention,
-        sequence: usize,
-        input: &[f32],
-        slope: &[f32],
-    ) -> [Vec<f32>; 2] {
-        let (memory, length) = (Allocator::default(), sequence / group.size());
-        let own = |all: &[f32], columns: usize| {
-            let sequences = all.chunks(sequence * columns);
-            let part = |one: &[f32]| one[group.rank() * length * columns..][..length * columns].to_vec();
-            let part: Vec<f32> = sequences.flat_map(part).collect();
-            Tensor::from_slice(&memory, part.len() / columns, columns, &part)
-        };
+    /// Returns the output and gradient of sequences of `sequence` rows.
+    fn undivided(attention: Attention, sequence: usize, input: &[f32], slope: &[f32]) -> [Vec<f32>; 2] {
+        let memory = Allocator::default();
+        let tensor =
+            |values: &[f32], columns| Tensor::from_slice(&memory, values.len() / columns, columns, values);
         let mut strategy = LocalStrategy::new(Inventory::default(), &memory, 0);
         let mut pass = Pass::new(&mut strategy, &memory, Seeds::default(), 1);
-        pass.set_sequence(length);
-        pass.set_sequence_group((group.size() > 1).then_some(group));
-        let output = attention.forward(&mut pass, own(input, attention.columns().all())).expect("forward");
-        let gradient = attention.backward(&mut pass, own(slope, attention.width())).expect("backward");
+        pass.set_sequence(sequence);
+        let output = attention.forward(&mut pass, tensor(input, attention.input_width())).expect("forward");
+        let gradient = attention.backward(&mut pass, tensor(slope, attention.width())).expect("backward");
         [output.data().to_vec(), gradient.data().to_vec()]
     }
 
-    #[test]
-    fn chunked_attention_sees_earlier_chunks() {
-        let sequence = 2 * TILE_ROWS + 4;
-        for attention in [Attention::new(2, 3), Attention::new(4, 3).with_kv_heads(2)] {
-            let columns = [attention.width(), attention.columns().all()];
-            let [slope, input] = columns.map(|columns| random_values(1, 2 * sequence * columns));
-            let of =
-                |ranks| testing::run_ranks(ranks, |group| chunk(&group, attention, sequence, &input, &slope));
-            let whole = of(1).remove(0);
-            for ranks in [2, 3, 4] {
-                for (rank, found) in of(ranks).into_iter().enumerate() {
-                    for ((found, whole), columns) in found.iter().zip(&whole).zip(columns) {
-                        let length = sequence / ranks * columns;
-                        let sequences = whole.chunks(sequence * columns);
-                        let expected = sequences.flat_map(|one| &one[rank * length..][..length]);
-                        let near = |(one, other): (&f32, &f32)| (one - other).abs() < 1e-5;
-                        assert!(found.iter().zip(expected).all(near), "{ranks} ranks, rank {rank}");
-                    }
-                }
-            }
-        }
-    }
-
-    /// Returns outputs and gradients of this rank's part of each of `parts` micro-sequences of one
-    /// sequence.
+    /// Returns outputs and gradients of each of `parts` micro-sequences of one sequence.
     fn in_micro_sequences(
-        group: &Communicator,
         attention: Attention,
         parts: usize,
         input: &[f32],
         slope: &[f32],
     ) -> [Vec<Vec<f32>>; 2] {
-        let (memory, columns) = (Allocator::default(), [attention.columns().all(), attention.width()]);
-        let length = input.len() / columns[0] / parts / group.size();
-        let part = |all: &[f32], columns: usize, index: usize| {
-            let first = (index * group.size() + group.rank()) * length;
-            Tensor::from_slice(&memory, length, columns, &all[first * columns..(first + length) * columns])
+        let (memory, columns) = (Allocator::default(), [attention.input_width(), attention.width()]);
+        let length = input.len() / columns[0] / parts;
+        let part = |values: &[f32], columns: usize, index: usize| {
+            let range = index * length * columns..(index + 1) * length * columns;
+            Tensor::from_slice(&memory, length, columns, &values[range])
         };
         let mut strategy = LocalStrategy::new(Inventory::default(), &memory, 0);
         let seeds = vec![Seeds::default(); parts];
         let mut pass = Pass::with_micro_batches(&mut strategy, &memory, &seeds, 1);
         pass.set_sequence(length);
         pass.set_micro_sequences(parts);
-        pass.set_sequence_group((group.size() > 1).then_some(group));
         let mut results = [vec![Vec::new(); parts], vec![Vec::new(); parts]];
         for (work, result) in [Work::Forward, Work::Backward].into_iter().zip(&mut results) {
             let visit = Visit { work, unit: UnitId(0), micro_batches: 0..parts };
@@ -363,20 +412,16 @@ mod tests {
     fn micro_sequences_see_earlier_ones() {
         let sequence = 3 * TILE_ROWS + 12;
         for attention in [Attention::new(2, 3), Attention::new(4, 3).with_kv_heads(2)] {
-            let columns = [attention.width(), attention.columns().all()];
+            let columns = [attention.width(), attention.input_width()];
             let [slope, input] = columns.map(|columns| random_values(1, sequence * columns));
-            let whole =
-                testing::run_ranks(1, |group| chunk(&group, attention, sequence, &input, &slope)).remove(0);
-            for (ranks, parts) in [(1, 2), (1, 6), (2, 3), (3, 4)] {
-                let found = testing::run_ranks(ranks, |group| {
-                    in_micro_sequences(&group, attention, parts, &input, &slope)
-                });
-                for ((which, whole), columns) in whole.iter().enumerate().zip(columns) {
-                    let parts = (0..parts).flat_map(|part| found.iter().map(move |rank| &rank[which][part]));
-                    let found: Vec<f32> = parts.flatten().copied().collect();
+            let expected = undivided(attention, sequence, &input, &slope);
+            for parts in [2, 3, 6] {
+                let found = in_micro_sequences(attention, parts, &input, &slope);
+                for ((found, expected), columns) in found.iter().zip(&expected).zip(columns) {
+                    let found = found.concat();
                     assert_eq!(found.len(), sequence * columns);
-                    let near = |(one, other): (&f32, &f32)| (one - other).abs() < 1e-5;
-                    assert!(found.iter().zip(whole).all(near), "{ranks} ranks, value {which}");
+                    let near = |(left, right): (&f32, &f32)| (left - right).abs() < 1e-5;
+                    assert!(found.iter().zip(expected).all(near), "{parts} parts");
                 }
             }
         }

@@ -5,6 +5,7 @@ use crate::ops::{NOT_LOCAL, RowIndices};
 use crate::parameter::{Init, Parameter, ParameterId, Registry, ShardSpec};
 use crate::pass::Pass;
 use crate::tensor::Tensor;
+use unisono_cuda::device::compute::Indices;
 
 /// Copies row `indices[i]` of the table to output row i: an embedding of tokens or positions.
 ///
@@ -57,7 +58,7 @@ impl Embedding {
         }
         let mut output = pass.tensor_in_place(indices.len(), self.width)?;
         let count = self.sharded.as_ref().map_or(self.count, ShardSpec::local_size);
-        let indices = pass.row_indices(indices, count)?;
+        let indices = row_indices(pass, indices, count)?;
         pass.ops().embed(output.values_mut(), pass.weights_view(self.weight)?.values(), &indices)?;
         pass.save(indices);
         Ok(output)
@@ -71,6 +72,13 @@ impl Embedding {
         let indices: RowIndices = pass.restore();
         pass.accumulate(self.weight, |ops, table| ops.embed_backward(table, gradient.values(), &indices))
     }
+}
+
+/// Moves row numbers of a table of `count` rows to the memory where modules compute.
+fn row_indices(pass: &Pass<'_>, indices: Vec<u32>, count: usize) -> Result<RowIndices> {
+    let Some(device) = pass.device() else { return Ok(RowIndices::Host(indices)) };
+    let stream = device.compute().stream();
+    Ok(RowIndices::Device(Indices::new(stream, &indices, count, Some(NOT_LOCAL))?))
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ mod scaling;
 
 pub use scaling::{Llama3Scaling, RopeScaling, YarnScaling};
 
-use super::Module;
+use super::{Module, row_positions};
 use crate::error::{Error, Result};
 use crate::ops::Rotation;
 use crate::pass::Pass;
@@ -77,7 +77,7 @@ impl RotaryEmbedding {
 
     /// Rotates by `sign` times each row's angles.
     fn rotate(&self, pass: &Pass<'_>, tensor: &mut Tensor, sign: f32) -> Result<()> {
-        let positions = pass.positions();
+        let positions = row_positions(pass);
         let rotation = Rotation {
             frequencies: &self.frequencies,
             sign,

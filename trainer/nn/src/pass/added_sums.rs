@@ -34,6 +34,43 @@ impl AddedSums {
     }
 }
 
+/// Losses and metrics that blocks add to a pass.
+pub struct AddedValues {
+    sums: AddedSums,
+    /// Factor of the loss in backward.
+    pub(super) loss_scale: f32,
+    /// True while backward repeats a part of forward, whose values are in the sums already.
+    pub(super) is_paused: bool,
+}
+
+impl Default for AddedValues {
+    fn default() -> Self {
+        Self { sums: AddedSums::default(), loss_scale: 1.0, is_paused: false }
+    }
+}
+
+impl AddedValues {
+    /// Reports a number of the current micro-batch, in forward: the mean of all values of this
+    /// name, over blocks, micro-batches and data ranks.
+    pub fn metric(&mut self, name: &str, value: f32) {
+        if !self.is_paused {
+            self.sums.add_metric(name, value);
+        }
+    }
+
+    /// Reports the tokens of each expert of the block at `path`, in forward.
+    pub fn expert_load(&mut self, path: &str, tokens: &[u32]) {
+        if !self.is_paused {
+            self.sums.add_load(path, tokens);
+        }
+    }
+
+    /// Returns what blocks have added since the last call.
+    pub fn take_sums(&mut self) -> AddedSums {
+        std::mem::take(&mut self.sums)
+    }
+}
+
 /// Slope of a loss that a block has added, on its way to backward.
 struct AddedLoss(f32);
 
@@ -46,8 +83,8 @@ impl Pass<'_> {
     pub fn add_loss(&mut self, name: &str, value: f32, slope: f32) {
         // A repeated forward would count the value twice. Backward still takes the slope from its
         // tape.
-        if !self.recomputes {
-            self.added_sums.add_loss(name, value, slope);
+        if !self.added.is_paused {
+            self.added.sums.add_loss(name, value, slope);
         }
         self.save(AddedLoss(slope));
     }
@@ -59,26 +96,6 @@ impl Pass<'_> {
     /// Panics as [`Pass::restore`] does.
     pub fn added_loss_gradient(&mut self) -> f32 {
         let AddedLoss(slope) = self.restore();
-        slope * self.loss_scale
-    }
-
-    /// Reports a number of the current micro-batch, in forward: the mean of all values of this
-    /// name, over blocks, micro-batches and data ranks.
-    pub fn metric(&mut self, name: &str, value: f32) {
-        if !self.recomputes {
-            self.added_sums.add_metric(name, value);
-        }
-    }
-
-    /// Reports the tokens of each expert of the block at `path`, in forward.
-    pub fn expert_load(&mut self, path: &str, tokens: &[u32]) {
-        if !self.recomputes {
-            self.added_sums.add_load(path, tokens);
-        }
-    }
-
-    /// Returns what blocks have added since the last call.
-    pub fn take_added_sums(&mut self) -> AddedSums {
-        std::mem::take(&mut self.added_sums)
+        slope * self.added.loss_scale
     }
 }

@@ -4,10 +4,9 @@ use super::Pass;
 use crate::device::Device;
 use crate::error::Result;
 use crate::ops::device::unsupported;
-use crate::ops::{HostTargets, LocalTargets, NOT_LOCAL, Ops, RowIndices, ValuesMut};
+use crate::ops::{Ops, ValuesMut};
 use crate::parameter::ParameterId;
 use crate::pass::WeightsView;
-use unisono_cuda::device::compute::{Indices, LocalTargets as DeviceTargets};
 
 impl<'a> Pass<'a> {
     /// Sets the GPU that computes. Tensors are then in its memory, except for inputs from the host
@@ -44,29 +43,6 @@ impl<'a> Pass<'a> {
             Some(store) => Ok(WeightsView::Device(store.device_weights(id))),
             None => device.weights(id, self.strategy.weights(id)).map(WeightsView::Copied),
         }
-    }
-
-    /// Moves row numbers of a table of `count` rows to the memory where modules compute.
-    ///
-    /// # Errors
-    /// Returns an error of the GPU driver.
-    pub fn row_indices(&self, indices: Vec<u32>, count: usize) -> Result<RowIndices> {
-        let Some(device) = self.device else { return Ok(RowIndices::Host(indices)) };
-        let stream = device.compute().stream();
-        Ok(RowIndices::Device(Indices::new(stream, &indices, count, Some(NOT_LOCAL))?))
-    }
-
-    /// Moves targets to the memory where modules compute. They are columns of logits with
-    /// `columns` columns, of which the first `count` are classes, or marks of [`DeviceTargets`].
-    ///
-    /// # Errors
-    /// Returns an error of the GPU driver.
-    pub fn local_targets(&self, places: Vec<u32>, columns: usize, count: usize) -> Result<LocalTargets> {
-        let Some(device) = self.device else {
-            return Ok(LocalTargets::Host(HostTargets { places, columns, count }));
-        };
-        let stream = device.compute().stream();
-        Ok(LocalTargets::Device(DeviceTargets::new(stream, &places, columns, count)?))
     }
 
     /// Calls `add` to add one part of this micro-batch's gradient, as [`Pass::accumulate`] does.

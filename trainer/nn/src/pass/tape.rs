@@ -44,19 +44,15 @@ impl Pass<'_> {
         Ok((result?, aside))
     }
 
-    /// Appends a tape to the present tape.
-    pub fn restore_tape(&mut self, tape: Tape) {
-        self.tape().0.extend(tape.0);
-    }
-
-    /// Runs `body`, a part of forward, again in backward. Returns its result and the tape.
+    /// Runs `body`, a part of forward, again in backward.
     ///
     /// # Errors
     /// Returns the error of `body`.
-    pub fn recompute<R>(&mut self, body: impl FnOnce(&mut Self) -> Result<R>) -> Result<(R, Tape)> {
-        let outer = std::mem::replace(&mut self.recomputes, true);
-        let result = self.with_new_tape(body);
-        self.recomputes = outer;
+    pub fn recompute<R>(&mut self, body: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
+        // A repeated forward would count losses and metrics twice.
+        let outer = std::mem::replace(&mut self.added.is_paused, true);
+        let result = body(self);
+        self.added.is_paused = outer;
         result
     }
 }

@@ -2,6 +2,7 @@
 
 use super::scores::sum_of;
 use super::{Experts, RouterScore};
+use crate::context_parallel::ContextParallel;
 use unisono::{Communicator, Sum};
 use unisono_nn::error::Result;
 use unisono_nn::pass::Pass;
@@ -44,9 +45,9 @@ impl BalanceLoss {
             let factor = probability_factor(experts.score, scores);
             means.iter_mut().zip(scores).for_each(|(mean, score)| *mean += factor * score);
         }
-        let ranks = pass.sequence_group();
+        let ranks = ContextParallel::of(pass).map(ContextParallel::ranks);
         ranks.map_or(Ok(()), |ranks| {
-            pass.timed_wait("loads of experts", || ranks.all_reduce(&mut sums, Sum))
+            pass.waits().time("loads of experts", || ranks.all_reduce(&mut sums, Sum))
         })?;
         let sequence_length = (length * ranks.map_or(1, Communicator::size)) as f32;
         let relative = count as f32 / (experts.per_token as f32 * sequence_length);
@@ -66,7 +67,7 @@ impl BalanceLoss {
     /// Adds `slope` times the gradient of the loss to `gradient`, that of the scores of `token`.
     ///
     /// On one of several ranks that share a sequence, it is the gradient of the sum of their
-    /// losses: see [`Pass::set_sequence_group`].
+    /// losses: see [`ContextParallel`].
     pub(super) fn add_gradient(
         &self,
         experts: &Experts,

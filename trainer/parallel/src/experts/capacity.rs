@@ -1,6 +1,7 @@
 //! Choices beyond the capacity of an expert.
 
 use super::Experts;
+use crate::context_parallel::ContextParallel;
 use unisono::Communicator;
 use unisono_nn::error::{Error, Result};
 use unisono_nn::pass::Pass;
@@ -12,13 +13,14 @@ use unisono_nn::pass::Pass;
 /// micro-batches. First choices of all tokens come before second ones, and earlier positions before
 /// later ones. Ranks that share sequences exchange their choices.
 pub(super) fn excess(pass: &Pass<'_>, experts: &Experts, chosen: &[u32]) -> Result<Vec<bool>> {
-    let length = pass.sequence() * pass.sequence_group().map_or(1, Communicator::size);
+    let shared = ContextParallel::of(pass).map(ContextParallel::ranks);
+    let length = pass.sequence() * shared.map_or(1, Communicator::size);
     let Some(capacity) = capacity(experts, length) else { return Ok(Vec::new()) };
     let per_chunk = pass.sequence() * experts.per_token;
-    let (rank, choices) = match pass.sequence_group() {
+    let (rank, choices) = match shared {
         Some(ranks) => {
             let mut choices = vec![0; chosen.len() * ranks.size()];
-            pass.timed_wait("choices of experts", || ranks.all_gather(chosen, &mut choices))?;
+            pass.waits().time("choices of experts", || ranks.all_gather(chosen, &mut choices))?;
             check_choices(&choices, chosen.len(), experts.count)?;
             (ranks.rank(), choices)
         }
@@ -64,8 +66,9 @@ pub(super) fn capacity(experts: &Experts, length: usize) -> Option<usize> {
 /// Returns the rank and row of each position of a sequence.
 fn rows_by_position(pass: &Pass<'_>, length: usize) -> Vec<(usize, usize)> {
     let mut rows = vec![(0, 0); length];
+    let chunk = ContextParallel::chunk(pass);
     for owner in 0..length / pass.sequence() {
-        for (row, position) in pass.chunk().positions_of(owner, pass.sequence()).enumerate() {
+        for (row, position) in chunk.positions_of(owner, pass.sequence()).enumerate() {
             rows[position] = (owner, row);
         }
     }

@@ -37,7 +37,7 @@ impl Transfer {
     fn wait(self, pass: &Pass<'_>, name: &'static str) -> Result<Tensor> {
         match self {
             Self::Local(rows) => Ok(rows),
-            Self::Started(work) => Ok(pass.timed_wait(name, || work.wait())?),
+            Self::Started(work) => Ok(pass.waits().time(name, || work.wait())?),
         }
     }
 }
@@ -117,7 +117,7 @@ impl Dispatch {
         let own_experts = experts / ranks;
         if let Some(group) = group {
             // Routing decides how many rows travel, so a rank cannot know what it will receive.
-            pass.timed_wait("numbers of tokens of experts", || group.all_to_all(&counts, &mut received))?;
+            pass.waits().time("numbers of tokens of experts", || group.all_to_all(&counts, &mut received))?;
             check_announced_rows(group, &received, own_experts, routing.chosen.len())?;
         }
         let sent = counts.chunks_exact(own_experts).map(|of_rank| of_rank.iter().sum::<u64>() as usize);

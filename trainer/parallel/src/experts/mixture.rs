@@ -42,7 +42,7 @@ use unisono_nn::tensor::Tensor;
 /// let rows = pass.tensor_from(5, 8, &[0.5; 40])?;
 /// let output = mixture.forward(&mut pass, rows)?;
 /// assert_eq!((output.rows(), output.columns()), (5, 8));
-/// let loads = &pass.take_added_sums().loads["mlp"];
+/// let loads = &pass.added_mut().take_sums().loads["mlp"];
 /// assert_eq!(loads.iter().sum::<u64>(), 10);
 /// # Ok::<(), unisono_nn::error::Error>(())
 /// ```

@@ -119,10 +119,10 @@ impl Router {
 
     /// Reports the loads, and the share of choices that were dropped.
     fn report(&self, pass: &mut Pass<'_>, routing: &Routing) {
-        pass.expert_load(&self.path, &routing.loads);
+        pass.added_mut().expert_load(&self.path, &routing.loads);
         if self.experts.capacity_factor > 0.0 {
             let dropped = routing.dropped.iter().filter(|&&is| is).count();
-            pass.metric("dropped", dropped as f32 / routing.chosen.len() as f32);
+            pass.added_mut().metric("dropped", dropped as f32 / routing.chosen.len() as f32);
         }
     }
 

@@ -211,7 +211,7 @@ fn run_rank(group: &Communicator, settings: &Experts, input: &[f32], sequence: u
             mixture.backward(&mut pass, rank_rows(&input_rows)).expect("backward").data().to_vec();
         assert!(pass.is_complete(), "all that was saved is taken back");
         found.sent = vec![[middle - start, bytes() - middle]];
-        let sums = pass.take_added_sums();
+        let sums = pass.added_mut().take_sums();
         found.added = sums.total;
         found.loads = sums.loads.into_values().collect();
         found.dropped = sums.metrics.get("dropped").map_or(0.0, |(sum, _)| *sum);

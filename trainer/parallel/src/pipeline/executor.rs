@@ -167,10 +167,14 @@ impl<'a> Links<'a> {
     fn receive(&mut self, pass: &Pass<'_>, message: Message, peer: usize) -> Result<Tensor> {
         let link = (message.what, peer);
         let receive = self.posted.remove(&link).expect("posted before");
-        let received = pass.timed_wait_for(WaitKind::Stage, "receive from a stage", || receive.wait());
+        let received = pass.waits().time_for(WaitKind::Stage, "receive from a stage", || receive.wait());
         // The next value arrives while the rank computes with this one.
         self.post(link);
-        pass.move_in_place(received?.0)
+        let (tensor, _) = received?;
+        match pass.device() {
+            Some(device) => device.tensor_from(tensor.rows(), tensor.columns(), tensor.data()),
+            None => Ok(tensor),
+        }
     }
 
     fn send(&mut self, pass: &Pass<'_>, message: Message, peer: usize, tensor: Tensor) -> Result<()> {
@@ -179,7 +183,7 @@ impl<'a> Links<'a> {
         let under_way = self.sending.entry((message.what, peer)).or_default();
         while under_way.len() >= SENDS_MAX {
             let first = under_way.pop_front().expect("one of them");
-            pass.timed_wait_for(WaitKind::Stage, "send to a stage", || first.wait())?;
+            pass.waits().time_for(WaitKind::Stage, "send to a stage", || first.wait())?;
         }
         under_way.push_back(self.stages.isend(tensor, peer, tag(message.what)));
         Ok(())
@@ -188,7 +192,7 @@ impl<'a> Links<'a> {
     /// Waits for all sends.
     fn finish(&mut self, pass: &Pass<'_>) -> Result<()> {
         for send in self.sending.drain().flat_map(|(_, sends)| sends) {
-            pass.timed_wait_for(WaitKind::Stage, "send to a stage", || send.wait())?;
+            pass.waits().time_for(WaitKind::Stage, "send to a stage", || send.wait())?;
         }
         Ok(())
     }

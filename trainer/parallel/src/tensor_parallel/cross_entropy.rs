@@ -4,8 +4,8 @@ use unisono::{Max, Sum};
 use unisono_cuda::device::compute::LocalTargets as DeviceTargets;
 use unisono_nn::error::Result;
 use unisono_nn::modules::{CrossEntropy, check_targets};
-use unisono_nn::ops::LocalTargets;
 use unisono_nn::ops::host::cross_entropy::row_grad;
+use unisono_nn::ops::{HostTargets, LocalTargets};
 use unisono_nn::parameter::ShardSpec;
 use unisono_nn::pass::Pass;
 use unisono_nn::process_group::ProcessGroup;
@@ -101,14 +101,14 @@ impl VocabParallelCrossEntropy {
         let (rows, ops) = (logits.rows(), pass.ops());
         check_targets(targets, [rows, self.classes.global_size], self.ignore_index)?;
         let places = targets.iter().map(|&target| self.local_class(target)).collect();
-        let targets = pass.local_targets(places, logits.columns(), self.count)?;
+        let targets = local_targets(pass, places, logits.columns(), self.count)?;
         let (mut row_max, mut sums) = (pass.tensor_in_place(rows, 1)?, pass.tensor_in_place(2, rows)?);
         ops.class_max(logits.values(), &targets, row_max.values_mut())?;
         // Exponentials of all ranks are relative to the same number, so that their sums can be
         // added.
-        pass.timed_wait("greatest logits", || row_max.all_reduce(&self.group, Max))?;
+        pass.waits().time("greatest logits", || row_max.all_reduce(&self.group, Max))?;
         ops.class_exp(logits.values_mut(), &targets, row_max.values(), sums.values_mut())?;
-        pass.timed_wait("sums of the loss", || sums.all_reduce(&self.group, Sum))?;
+        pass.waits().time("sums of the loss", || sums.all_reduce(&self.group, Sum))?;
         Ok(SoftmaxStats { targets, row_max, sums })
     }
 
@@ -128,4 +128,14 @@ impl VocabParallelCrossEntropy {
     pub fn backward(&self, pass: &mut Pass<'_>, factor: f32) -> Result<Tensor> {
         CrossEntropy { ignore_index: self.ignore_index }.backward(pass, factor)
     }
+}
+
+/// Moves targets to the memory where modules compute. They are columns of logits with `columns`
+/// columns, of which the first `count` are classes, or marks of [`DeviceTargets`].
+fn local_targets(pass: &Pass<'_>, places: Vec<u32>, columns: usize, count: usize) -> Result<LocalTargets> {
+    let Some(device) = pass.device() else {
+        return Ok(LocalTargets::Host(HostTargets { places, columns, count }));
+    };
+    let stream = device.compute().stream();
+    Ok(LocalTargets::Device(DeviceTargets::new(stream, &places, columns, count)?))
 }

@@ -63,7 +63,7 @@ impl RegionComm {
     fn all_gather_rows(&self, pass: &Pass<'_>, part: Tensor) -> Result<Tensor> {
         let Some(group) = self.group.as_ref().filter(|_| self.shards_rows(pass)) else { return Ok(part) };
         let mut gathered = pass.tensor_in_place(part.rows() * group.size(), part.columns())?;
-        pass.timed_wait("rows of a layer", || gathered.all_gather(&part, group))?;
+        pass.waits().time("rows of a layer", || gathered.all_gather(&part, group))?;
         Ok(gathered)
     }
 
@@ -72,11 +72,11 @@ impl RegionComm {
         let Some(group) = &self.group else { return Ok(summand) };
         // Without sharded rows, every rank needs the whole sum, for its norm and residual.
         if !self.shards_rows(pass) {
-            pass.timed_wait("sum of a layer", || summand.all_reduce(group, Sum))?;
+            pass.waits().time("sum of a layer", || summand.all_reduce(group, Sum))?;
             return Ok(summand);
         }
         let mut rows = pass.tensor_in_place(summand.rows() / group.size(), summand.columns())?;
-        pass.timed_wait("sum of rows of a layer", || rows.reduce_scatter(&summand, group))?;
+        pass.waits().time("sum of rows of a layer", || rows.reduce_scatter(&summand, group))?;
         Ok(rows)
     }
 }

@@ -4,7 +4,7 @@ use crate::models::{GptConfig, Positions};
 use unisono_nn::batch::TokenBatch;
 use unisono_nn::error::Result;
 use unisono_nn::model::{Block, Flow};
-use unisono_nn::modules::{Dropout, Embedding, Module};
+use unisono_nn::modules::{Dropout, Embedding, Module, row_positions};
 use unisono_nn::parameter::{Init, ParameterId, Registry};
 use unisono_nn::pass::Pass;
 use unisono_parallel::tensor_parallel::{ReduceFromRegion, TensorParallel};
@@ -50,7 +50,7 @@ impl Block for Embeddings {
         let batch = pass.batch();
         let TokenBatch { inputs, .. } = batch.get()?;
         let (first, rows) = self.split.row_range(pass, inputs.len())?;
-        let (places, sequence) = (pass.positions(), pass.sequence());
+        let (places, sequence) = (row_positions(pass), pass.sequence());
         let summands = self.tokens.forward(pass, inputs.clone())?;
         let mut features = self.reduce_from_region.forward(pass, summands)?;
         if let Some(positions) = &self.positions {

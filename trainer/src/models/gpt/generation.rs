@@ -5,7 +5,7 @@ use crate::models::Sampling;
 use unisono_nn::batch::{Batch, TokenBatch};
 use unisono_nn::error::{Error, Result};
 use unisono_nn::model::{Flow, Model, run_forward, set_batches};
-use unisono_nn::pass::KvCache;
+use unisono_nn::modules::KvCache;
 use unisono_nn::pass::Pass;
 use unisono_nn::step_plan::StepPlan;
 
@@ -55,10 +55,10 @@ impl Gpt {
             let (context, mut tokens) = (self.config.context, prompt.to_vec());
             // Number of tokens whose keys and values are not in the cache.
             let mut pending = tokens.len().min(context);
-            pass.set_kv_cache(Some(KvCache::new(context)));
+            pass.extensions_mut().insert(KvCache::new(context));
             for _ in 0..count {
-                if pass.kv_cache().is_none_or(|cache| cache.room() < pending) {
-                    pass.set_kv_cache(Some(KvCache::new(context)));
+                if pass.extensions().get::<KvCache>().is_none_or(|cache| cache.room() < pending) {
+                    pass.extensions_mut().insert(KvCache::new(context));
                     // Half of the context leaves room for as many tokens before rows are computed
                     // anew again.
                     pending = context.div_ceil(2).min(tokens.len());
@@ -67,7 +67,8 @@ impl Gpt {
                 let batch = TokenBatch { inputs, targets: Vec::new(), sequence: pending };
                 set_batches(self, pass, vec![Batch::new(batch)])?;
                 let mut logits = forward(pass)?;
-                pass.kv_cache_mut().expect("set above").advance(pending);
+                let cache = pass.extensions_mut().get_mut::<KvCache>();
+                cache.expect("attention keeps it").advance(pending);
                 sampling.penalize(&mut logits, &tokens);
                 let token = sampling.pick(&logits, tokens.len() as u64);
                 tokens.push(token);
@@ -79,7 +80,7 @@ impl Gpt {
             Ok(tokens.split_off(prompt.len()))
         });
         // The cache also ends after an error, so that the pass can go on training.
-        pass.set_kv_cache(None);
+        pass.extensions_mut().remove::<KvCache>();
         end
     }
 

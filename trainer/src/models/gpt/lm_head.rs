@@ -12,6 +12,7 @@ use unisono_nn::parameter::{ParameterId, Registry, UnitId};
 use unisono_nn::pass::Pass;
 use unisono_nn::step_plan::Direction;
 use unisono_nn::tensor::Tensor;
+use unisono_parallel::context_parallel::ContextParallel;
 use unisono_parallel::tensor_parallel::{CopyToRegion, TensorParallel, VocabParallelCrossEntropy};
 
 /// Norm, linear layer to classes, and loss.
@@ -208,9 +209,10 @@ impl Loss {
         let counted = |batch: Batch| {
             batch.get().map_or(0, |batch: &TokenBatch| batch.targets.iter().filter(is_counted).count() as u64)
         };
-        let mut count = [pass.micro_sequence_batches().map(counted).sum::<u64>()];
         let mut parts = pass.micro_sequences();
-        if let Some(group) = pass.sequence_group() {
+        let micro_sequences = pass.whole_micro_batch() * parts..(pass.whole_micro_batch() + 1) * parts;
+        let mut count = [micro_sequences.map(|index| counted(pass.batch_of(index))).sum::<u64>()];
+        if let Some(group) = ContextParallel::of(pass).map(ContextParallel::ranks) {
             group.all_reduce(&mut count, Sum)?;
             parts *= group.size();
         }

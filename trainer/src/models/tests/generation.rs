@@ -2,6 +2,7 @@
 
 use super::*;
 use unisono_nn::error::Error;
+use unisono_nn::modules::{KvCache, row_positions};
 use unisono_nn::testing::run_ranks;
 
 /// Generates greedily, and computes every sequence from its beginning.
@@ -29,6 +30,10 @@ fn configs() -> [GptConfig; 4] {
     ]
 }
 
+fn has_no_cache(pass: &Pass<'_>) -> bool {
+    pass.extensions().get::<KvCache>().is_none()
+}
+
 #[test]
 fn cached_generation_matches_whole_sequences() {
     for config in configs() {
@@ -49,7 +54,7 @@ fn cached_generation_matches_whole_sequences() {
             };
             let found = model.generate(&mut pass, &prompt, 20, Sampling::GREEDY, &mut each).expect("tokens");
             assert_eq!((&found, &seen), (&expected, &expected), "context {context}, {} before", prompt.len());
-            assert!(pass.kv_cache().is_none() && pass.keeps() && pass.positions()[0] == 0);
+            assert!(has_no_cache(&pass) && pass.keeps() && row_positions(&pass)[0] == 0);
         }
         assert_eq!(rig.memory.usage(unisono_nn::allocator::AllocClass::Activations).current, 0);
     }
@@ -67,9 +72,9 @@ fn generation_ends_on_request_and_after_an_error() {
     assert_eq!(model.generate(&mut pass, &[1], 9, Sampling::GREEDY, &mut each).expect("tokens").len(), 3);
     let failed = model.generate(&mut pass, &[1], 9, Sampling::GREEDY, &mut |_| Err(Error::invalid("full")));
     assert_eq!(failed.expect_err("no room").to_string(), "full");
-    assert!(pass.kv_cache().is_none());
+    assert!(has_no_cache(&pass));
     let unknown = model.generate(&mut pass, &[1, 23], 9, Sampling::GREEDY, &mut |_| Ok(true));
-    assert!(unknown.is_err() && pass.kv_cache().is_none() && pass.keeps());
+    assert!(unknown.is_err() && has_no_cache(&pass) && pass.keeps());
 }
 
 #[test]

@@ -4,6 +4,7 @@ use super::*;
 use unisono::Communicator;
 use unisono_nn::batch::Batch;
 use unisono_nn::testing::run_ranks;
+use unisono_parallel::context_parallel::ContextParallel;
 
 fn seeds(micro_batches: u64) -> Vec<Seeds> {
     (0..micro_batches).map(|number| Seeds { shared: number, per_rank: number }).collect()
@@ -87,7 +88,7 @@ fn in_chunks(config: &GptConfig, ranks: usize) -> (f32, Vec<f32>) {
         let (inputs, targets) = (chunk_of(&INPUTS), chunk_of(&TARGETS));
         let mut rig = gpt(config.clone()).rough();
         let mut pass = Pass::new(&mut rig.strategy, &rig.memory, Seeds::default(), 1);
-        pass.set_sequence_group(Some(&group));
+        ContextParallel::new(&group).share(&mut pass);
         let batch = Batch::tokens(&inputs, &targets, length);
         let mut loss = [rig.model.forward(&mut pass, &batch).expect("forward")];
         rig.model.backward(&mut pass, 1.0).expect("backward");
@@ -121,7 +122,7 @@ fn chunks_longer_than_context_are_rejected() {
     let groups = Communicator::local(2).expect("ranks");
     let mut rig = gpt(small());
     let mut pass = Pass::new(&mut rig.strategy, &rig.memory, Seeds::default(), 1);
-    pass.set_sequence_group(groups.first());
+    ContextParallel::new(&groups[0]).share(&mut pass);
     let error = rig.model.forward(&mut pass, &TOKENS).expect_err("twice 6 are more than 8").to_string();
     assert!(
         error.contains("12 tokens in sequences of 6") && error.contains("8 tokens of context"),

@@ -7,7 +7,7 @@ use unisono_matmul::{Matrix, MatrixMut, matmul};
 /// Number of queries per tile.
 pub(crate) const TILE_ROWS: usize = 64;
 
-#[cfg(test)]
+#[cfg(any(test, feature = "count-scores"))]
 thread_local! {
     /// Number of scores that this thread has computed.
     pub(crate) static COMPUTED_SCORES: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
@@ -181,7 +181,7 @@ impl Tile<'_> {
 
     /// Computes q kᵀ / √d.
     pub(crate) fn score(&self, sources: QkvInputs<'_>, scores: &mut [f32]) {
-        #[cfg(test)]
+        #[cfg(any(test, feature = "count-scores"))]
         COMPUTED_SCORES.set(COMPUTED_SCORES.get() + self.scores());
         let (queries, keys) = (self.queries(sources), self.keys(sources, KvPart::Keys).t());
         matmul(self.matrix_mut(scores), 0.0, self.scale(), queries, keys, self.threads);

@@ -2,13 +2,14 @@
 
 use crate::allocator::F32Vec;
 use crate::ops::host::attention::tile::QkvColumns;
-use crate::pass::Pass;
+use crate::pass::{Extension, Pass};
 use crate::tensor::Tensor;
 
 /// Keys and values of the earlier positions of one sequence, for every attention layer of a model.
 ///
-/// A forward without backward appends those of its rows ([`Pass::set_kv_cache`]). One more position
-/// then costs one row.
+/// It is a value of a pass ([`Pass::extensions_mut`]). A forward without backward appends the keys
+/// and values of its rows, whose positions follow those of the cache. One more position then costs
+/// one row.
 pub struct KvCache {
     /// Keys | values of each layer, row by row.
     layers: Vec<F32Vec>,
@@ -17,6 +18,8 @@ pub struct KvCache {
     length: usize,
     capacity: usize,
 }
+
+impl Extension for KvCache {}
 
 impl KvCache {
     /// Creates an empty cache for up to `capacity` positions.
@@ -41,7 +44,7 @@ impl KvCache {
     }
 
     /// Appends the keys and values of the next layer, and returns all of that layer.
-    pub(crate) fn append(&mut self, pass: &Pass<'_>, columns: QkvColumns, input: &Tensor) -> &[f32] {
+    pub(super) fn append(&mut self, pass: &Pass<'_>, columns: QkvColumns, input: &Tensor) -> &[f32] {
         let (layer, width) = (self.next, 2 * columns.keys);
         self.next += 1;
         if self.layers.len() == layer {

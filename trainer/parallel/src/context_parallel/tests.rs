@@ -1,14 +1,19 @@
 //! Attention of ranks that share sequences equals that of one rank.
 
-use super::*;
-use crate::allocator::{AllocClass, Allocator};
-use crate::modules::random_values;
-use crate::parameter::Inventory;
-use crate::pass::{KvTransfer, Seeds};
-use crate::placement::{Placement, SequenceChunk};
-use crate::strategy::LocalStrategy;
-use crate::testing::run_ranks;
+mod chunks;
+mod overlap;
+mod score_count;
 
+use super::*;
+use unisono_nn::allocator::{AllocClass, Allocator};
+use unisono_nn::modules::{Module, random_values};
+use unisono_nn::parameter::Inventory;
+use unisono_nn::pass::Seeds;
+use unisono_nn::strategy::LocalStrategy;
+use unisono_nn::testing::run_ranks;
+
+/// Queries of a tile: backward needs the scores of a tile, and their gradients.
+const TILE_ROWS: usize = Attention::workspace_len(1) / 2;
 const SEQUENCES: usize = 2;
 const SEQUENCE: usize = 3 * TILE_ROWS;
 
@@ -54,12 +59,13 @@ fn run_rank(
     let mut strategy = LocalStrategy::new(Inventory::default(), &memory, 0);
     let mut pass = Pass::new(&mut strategy, &memory, Seeds::default(), 1);
     pass.set_sequence(SEQUENCE / sharing.ranks);
-    pass.set_sequence_group((sharing.ranks > 1).then_some(group));
-    pass.set_placement(sharing.placement);
-    pass.set_kv_transfer(sharing.transfer, sharing.neighbors);
+    if sharing.ranks > 1 {
+        let shared = ContextParallel::new(group).with_placement(sharing.placement);
+        shared.with_transfer(sharing.transfer, sharing.neighbors).share(&mut pass);
+    }
     let bytes = || group.traffic_stats().expect("a count").bytes;
     let start = bytes();
-    let output = attention.forward(&mut pass, own(values[0], attention.columns().all())).expect("forward");
+    let output = attention.forward(&mut pass, own(values[0], attention.input_width())).expect("forward");
     let middle = bytes();
     let gradient = attention.backward(&mut pass, own(values[1], attention.width())).expect("backward");
     ([output.data().to_vec(), gradient.data().to_vec()], [middle - start, bytes() - middle])
@@ -68,8 +74,8 @@ fn run_rank(
 fn run(sharing: Sharing, attention: Attention, values: [&[f32]; 2]) -> Found {
     let parts =
         run_ranks(sharing.ranks, |group| run_rank(&group, sharing, attention, values, &Allocator::default()));
-    let mut all = [attention.width(), attention.columns().all()]
-        .map(|columns| vec![0.0; SEQUENCES * SEQUENCE * columns]);
+    let mut all =
+        [attention.width(), attention.input_width()].map(|columns| vec![0.0; SEQUENCES * SEQUENCE * columns]);
     for (rank, (own, _)) in parts.iter().enumerate() {
         let rows = rows_of(sharing, rank);
         for (all, own) in all.iter_mut().zip(own) {
@@ -106,7 +112,7 @@ fn all_sharings() -> Vec<Sharing> {
 fn shared_sequences_match_whole_ones() {
     let grouped = Attention::new(4, 3).with_kv_heads(2);
     for attention in [grouped, grouped.bidirectional(), Attention::new(2, 5)] {
-        let columns = [attention.columns().all(), attention.width()];
+        let columns = [attention.input_width(), attention.width()];
         let [input, slope] =
             columns.map(|columns| random_values(columns as u64, SEQUENCES * SEQUENCE * columns));
         let whole = run(ALONE, attention, [&input, &slope]);
@@ -124,7 +130,7 @@ fn shared_sequences_match_whole_ones() {
 #[test]
 fn heads_are_exchanged_for_positions_in_two_messages_each_way() {
     let attention = Attention::new(4, 3).with_kv_heads(2);
-    let columns = [attention.columns().all(), attention.width()];
+    let columns = [attention.input_width(), attention.width()];
     let [input, slope] = columns.map(|columns| random_values(1, SEQUENCES * SEQUENCE * columns));
     let sharing = Sharing { ranks: 2, placement: Placement::Striped, transfer: KvTransfer::Ulysses, ..ALONE };
     let elements = SEQUENCES * SEQUENCE / 2 * (columns[0] + columns[1]) / 2;
@@ -136,11 +142,11 @@ fn heads_are_exchanged_for_positions_in_two_messages_each_way() {
 #[test]
 fn ring_sends_a_block_to_one_neighbor_per_hop() {
     let attention = Attention::new(4, 3).with_kv_heads(2);
-    let columns = [attention.columns().all(), attention.width()];
+    let columns = [attention.input_width(), attention.width()];
     let [input, slope] = columns.map(|columns| random_values(1, SEQUENCES * SEQUENCE * columns));
     for ranks in [2, 3, 4] {
         let sharing = Sharing { ranks, placement: Placement::ZigZag, transfer: KvTransfer::Ring, ..ALONE };
-        let block = SEQUENCES * SEQUENCE / ranks * 2 * attention.columns().keys * size_of::<f32>();
+        let block = SEQUENCES * SEQUENCE / ranks * attention.kv_width() * size_of::<f32>();
         let hops = ranks as u64 - 1;
         for [forward, backward] in run(sharing, attention, [&input, &slope]).sent {
             assert_eq!(forward, hops * block as u64, "{ranks} ranks: (N-1) KV");
@@ -153,7 +159,7 @@ fn ring_sends_a_block_to_one_neighbor_per_hop() {
 #[test]
 fn ring_rank_needs_its_share_of_the_workspace() {
     let attention = Attention::new(1, 2);
-    let columns = [attention.columns().all(), attention.width()];
+    let columns = [attention.input_width(), attention.width()];
     let [input, slope] = columns.map(|columns| random_values(1, SEQUENCES * SEQUENCE * columns));
     let peak = |sharing: Sharing| {
         let of_ranks = run_ranks(sharing.ranks, |group| {
@@ -176,7 +182,7 @@ fn ring_rank_needs_its_share_of_the_workspace() {
 #[test]
 fn groups_of_neighbors_send_heads_within_and_blocks_between() {
     let attention = Attention::new(4, 3).with_kv_heads(2);
-    let columns = [attention.columns().all(), attention.width()];
+    let columns = [attention.input_width(), attention.width()];
     let [input, slope] = columns.map(|columns| random_values(1, SEQUENCES * SEQUENCE * columns));
     for (ranks, ring) in [(4, 2), (8, 4)] {
         let sharing = Sharing { ranks, transfer: KvTransfer::Ring, neighbors: 2, ..ALONE };
@@ -184,7 +190,7 @@ fn groups_of_neighbors_send_heads_within_and_blocks_between() {
         // Half of the rows' heads to the neighbor, and the keys of half of the heads round the
         // ring.
         let exchanged = rows * (columns[0] + columns[1]) / 2;
-        let block = 2 * rows * attention.columns().keys;
+        let block = rows * attention.kv_width();
         let bytes = |elements: usize| (elements * size_of::<f32>()) as u64;
         for [forward, backward] in run(sharing, attention, [&input, &slope]).sent {
             assert_eq!(forward, bytes(exchanged + (ring - 1) * block), "{ranks} ranks");

@@ -1,12 +1,23 @@
 //! Keys and values of the micro-sequences of a micro-batch, and their gradients.
 
 use crate::allocator::F32Vec;
-use crate::pass::Pass;
+use crate::pass::{Extension, Pass};
+use std::collections::HashMap;
 use std::ops::Range;
+
+/// Keys and values that later micro-sequences of a pass need, by micro-batch and attention.
+#[derive(Default)]
+struct KeptKv(HashMap<(usize, u64), EarlierKv>);
+
+impl Extension for KeptKv {
+    fn is_complete(&self) -> bool {
+        self.0.is_empty()
+    }
+}
 
 /// Keys and values of one attention for all sequences of a micro-batch: those of the
 /// micro-sequences so far, and the sums of their gradients in backward.
-pub struct EarlierKv {
+pub(super) struct EarlierKv {
     /// Sequence after sequence.
     keys: F32Vec,
     /// As `keys`. Empty before backward.
@@ -21,19 +32,32 @@ pub struct EarlierKv {
 
 impl EarlierKv {
     /// Creates memory for `sequences` sequences, whose micro-sequences have `part` elements each.
-    pub(crate) fn new(pass: &Pass<'_>, sequences: usize, part: usize) -> Self {
+    pub(super) fn new(pass: &Pass<'_>, sequences: usize, part: usize) -> Self {
         let sequence = part * pass.micro_sequences();
         let (keys, slopes) = (pass.floats(sequences * sequence), pass.floats(0));
         Self { keys, slopes, part, sequence, complete: 0 }
     }
 
+    /// Takes the keys and values that the attention `site` keeps for the micro-batch of a pass.
+    pub(super) fn take(pass: &mut Pass<'_>, site: u64) -> Option<Self> {
+        let place = (pass.whole_micro_batch(), site);
+        pass.extensions_mut().get_mut::<KeptKv>()?.0.remove(&place)
+    }
+
+    /// Keeps these keys and values for the attention `site`, until the next micro-sequence of the
+    /// micro-batch takes them.
+    pub(super) fn keep(self, pass: &mut Pass<'_>, site: u64) {
+        let place = (pass.whole_micro_batch(), site);
+        pass.extensions_mut().get_or_default::<KeptKv>().0.insert(place, self);
+    }
+
     /// Returns true if the keys and values of micro-sequence `index` are there.
-    pub(crate) fn has(&self, index: usize) -> bool {
+    pub(super) fn has(&self, index: usize) -> bool {
         index < self.complete
     }
 
     /// Records that the keys and values of micro-sequence `index` are there.
-    pub(crate) fn complete(&mut self, index: usize) {
+    pub(super) fn complete(&mut self, index: usize) {
         self.complete = self.complete.max(index + 1);
     }
 
@@ -43,18 +67,18 @@ impl EarlierKv {
     }
 
     /// Returns the keys | values of sequence `number` up to micro-sequence `index`.
-    pub(crate) fn keys(&self, number: usize, index: usize) -> &[f32] {
+    pub(super) fn keys(&self, number: usize, index: usize) -> &[f32] {
         &self.keys[number * self.sequence..self.part(number, index).end]
     }
 
     /// Returns the keys | values of one micro-sequence.
-    pub(crate) fn part_mut(&mut self, number: usize, index: usize) -> &mut [f32] {
+    pub(super) fn part_mut(&mut self, number: usize, index: usize) -> &mut [f32] {
         let part = self.part(number, index);
         &mut self.keys[part]
     }
 
     /// Returns the keys | values of sequence `number`, and their gradients for more to be added.
-    pub(crate) fn keys_and_slopes(&mut self, pass: &Pass<'_>, number: usize) -> (&[f32], &mut [f32]) {
+    pub(super) fn keys_and_slopes(&mut self, pass: &Pass<'_>, number: usize) -> (&[f32], &mut [f32]) {
         if self.slopes.is_empty() {
             self.slopes = pass.floats(self.keys.len());
             self.slopes.fill(0.0);
@@ -64,7 +88,7 @@ impl EarlierKv {
     }
 
     /// Returns the gradients of the keys | values of one micro-sequence.
-    pub(crate) fn part_slopes(&self, number: usize, index: usize) -> &[f32] {
+    pub(super) fn part_slopes(&self, number: usize, index: usize) -> &[f32] {
         &self.slopes[self.part(number, index)]
     }
 }

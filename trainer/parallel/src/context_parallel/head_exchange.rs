@@ -3,17 +3,17 @@
 //! Source: Jacobs et al., "DeepSpeed Ulysses", 2023. Heads need not divide evenly: each rank has a
 //! range of them, which may be empty.
 
-use super::Attention;
 use super::shared_sequence::SharedSequence;
-use crate::allocator::F32Vec;
-use crate::error::Result;
-use crate::pass::Pass;
-use crate::tensor::Tensor;
 use std::ops::Range;
+use unisono_nn::allocator::F32Vec;
+use unisono_nn::error::Result;
+use unisono_nn::modules::Attention;
+use unisono_nn::pass::Pass;
+use unisono_nn::tensor::Tensor;
 
 /// Exchange of rows and heads between the ranks of a group.
-pub(super) struct HeadExchange<'a> {
-    shared: &'a SharedSequence,
+pub(super) struct HeadExchange {
+    shared: SharedSequence,
     attention: Attention,
     /// Row in the group's part of a sequence, by rank in the group and row of its chunk.
     places: Vec<Vec<usize>>,
@@ -28,13 +28,19 @@ pub(super) enum Side {
     Output,
 }
 
-impl<'a> HeadExchange<'a> {
-    pub(super) fn new(attention: Attention, shared: &'a SharedSequence) -> Self {
+impl HeadExchange {
+    pub(super) fn new(attention: Attention, shared: SharedSequence) -> Self {
         let group = shared.own_group();
         let positions = shared.positions(group);
         let place = |position| positions.partition_point(|&other| other < position);
         let of_rank = |rank| shared.positions_of(rank).map(place).collect();
-        Self { shared, attention, places: shared.members(group).map(of_rank).collect() }
+        let places = shared.members(group).map(of_rank).collect();
+        Self { shared, attention, places }
+    }
+
+    /// Returns the division of the sequences.
+    pub(super) fn shared(&self) -> &SharedSequence {
+        &self.shared
     }
 
     /// Returns this rank's number in its group.
@@ -42,14 +48,9 @@ impl<'a> HeadExchange<'a> {
         self.shared.ranks.rank() % self.shared.group_size
     }
 
-    /// Returns true if keys and values of this rank's heads go round several groups.
-    pub(super) fn has_ring(&self) -> bool {
-        self.shared.ring_size() > 1 && self.local().heads > 0
-    }
-
     /// Returns the heads of queries of a rank of the group.
     fn heads_of(&self, rank: usize) -> Range<usize> {
-        let (heads, count) = (self.attention.heads, self.shared.group_size);
+        let (heads, count) = (self.attention.heads(), self.shared.group_size);
         rank * heads / count..(rank + 1) * heads / count
     }
 
@@ -57,7 +58,8 @@ impl<'a> HeadExchange<'a> {
     /// one for each group of heads of queries. If the rank's range cuts a group, there is one for
     /// each head of queries.
     fn kv_heads_of(&self, rank: usize) -> Vec<usize> {
-        let (heads, group) = (self.heads_of(rank), self.attention.heads / self.attention.kv_heads);
+        let group = self.attention.heads() / self.attention.kv_heads();
+        let heads = self.heads_of(rank);
         let step =
             if heads.start.is_multiple_of(group) && heads.end.is_multiple_of(group) { group } else { 1 };
         heads.step_by(step).map(|head| head / group).collect()
@@ -66,12 +68,13 @@ impl<'a> HeadExchange<'a> {
     /// Returns attention of this rank's heads.
     pub(super) fn local(&self) -> Attention {
         let (heads, kv_heads) = (self.heads_of(self.own()).len(), self.kv_heads_of(self.own()).len());
-        Attention { heads, kv_heads, ..self.attention }
+        self.attention.with_heads(heads, kv_heads)
     }
 
     /// Returns the columns, by head, that a rank has of `side`.
     fn columns_of(&self, rank: usize, side: Side) -> Vec<usize> {
-        let Attention { heads, kv_heads, head_dim, .. } = self.attention;
+        let (heads, kv_heads) = (self.attention.heads(), self.attention.kv_heads());
+        let head_dim = self.attention.head_dim();
         let mut all: Vec<usize> = self.heads_of(rank).collect();
         if let Side::Input = side {
             let kv = self.kv_heads_of(rank);
@@ -84,8 +87,8 @@ impl<'a> HeadExchange<'a> {
     /// Returns the elements that this rank exchanges with each rank: its rows of that rank's heads,
     /// and that rank's rows of its own. Ranks of other groups get none.
     fn counts(&self, side: Side) -> [Vec<usize>; 2] {
-        let SharedSequence { ranks, group_size, .. } = self.shared;
-        let rows = self.rows() * self.attention.head_dim;
+        let SharedSequence { ranks, group_size, .. } = &self.shared;
+        let rows = self.rows() * self.attention.head_dim();
         let own = self.columns_of(self.own(), side).len();
         let mut counts = [vec![0; ranks.size()], vec![0; ranks.size()]];
         for (member, rank) in (0..*group_size).zip(self.shared.members(self.shared.own_group())) {
@@ -113,7 +116,7 @@ impl<'a> HeadExchange<'a> {
         values: &[f32],
     ) -> Result<F32Vec> {
         let mut received = pass.floats(receives.iter().sum());
-        pass.timed_wait("heads for positions", || {
+        pass.waits().time("heads for positions", || {
             self.shared.ranks.all_to_all_v(values, sends, &mut received, receives)
         })?;
         Ok(received)
@@ -122,7 +125,7 @@ impl<'a> HeadExchange<'a> {
     /// Returns all positions of this rank's heads, from this rank's positions of all heads.
     pub(super) fn to_heads(&self, pass: &Pass<'_>, side: Side, rows: &Tensor) -> Result<Tensor> {
         let [sends, receives] = self.counts(side);
-        let dim = self.attention.head_dim;
+        let dim = self.attention.head_dim();
         let mut packed = pass.floats(sends.iter().sum());
         let mut to = packed.chunks_exact_mut(dim);
         for rank in 0..self.shared.group_size {
@@ -147,14 +150,14 @@ impl<'a> HeadExchange<'a> {
     /// of a head that several ranks have are added up.
     pub(super) fn to_rows(&self, pass: &Pass<'_>, side: Side, whole: &Tensor) -> Result<Tensor> {
         let [receives, sends] = self.counts(side);
-        let (rows, dim) = (self.rows(), self.attention.head_dim);
+        let (rows, dim) = (self.rows(), self.attention.head_dim());
         let mut packed = pass.floats(sends.iter().sum());
         for (at, values) in packed.chunks_exact_mut(whole.columns().max(1)).enumerate() {
             values.copy_from_slice(whole.row(self.whole_row(at / rows, at % rows)));
         }
         let received = self.all_to_all(pass, [&sends, &receives], &packed)?;
         let width = match side {
-            Side::Input => self.attention.columns().all(),
+            Side::Input => self.attention.input_width(),
             Side::Output => self.attention.width(),
         };
         let mut result = Tensor::zeros(pass.memory(), rows, width);

@@ -1,8 +1,8 @@
 //! Positions of the tokens that a rank has of each sequence.
 
-use crate::error::{Error, Result};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use unisono_nn::error::{Error, Result};
 
 /// Distribution of the positions of a sequence over the ranks that share it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -1,31 +1,35 @@
 //! Keys and values travel round a ring while attention is computed.
 
-use crate::testing::slow;
-
-use super::shared_sequence::SharedSequence;
 use super::*;
-use crate::allocator::Allocator;
-use crate::parameter::Inventory;
-use crate::pass::{KvTransfer, Seeds};
-use crate::strategy::LocalStrategy;
-use crate::testing::{run_ranks, yardstick};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
+use unisono_nn::step_plan::Direction;
+use unisono_nn::testing::{slow, yardstick};
 
 const LENGTH: usize = 8;
-const ATTENTION: Attention = Attention { heads: 2, kv_heads: 2, head_dim: 4, site: 0, is_causal: true };
+
+fn attention() -> Attention {
+    Attention::new(2, 4)
+}
 
 /// Calls `body` with a pass and an input, on a rank of a ring.
-fn in_ring<R>(ranks: &Communicator, body: impl FnOnce(&mut Pass<'_>, &Tensor, &SharedSequence) -> R) -> R {
+fn in_ring<R>(ranks: &Communicator, body: impl FnOnce(&mut Pass<'_>, &Tensor) -> R) -> R {
     let memory = Allocator::default();
     let mut strategy = LocalStrategy::new(Inventory::default(), &memory, 0);
     let mut pass = Pass::new(&mut strategy, &memory, Seeds::default(), 1);
     pass.set_sequence(LENGTH);
-    pass.set_sequence_group(Some(ranks));
-    pass.set_kv_transfer(KvTransfer::Ring, 1);
-    let input = Tensor::zeros(&memory, LENGTH, ATTENTION.columns().all());
-    let shared = SharedSequence::for_pass(&pass, LENGTH).expect("a ring");
-    body(&mut pass, &input, &shared)
+    ContextParallel::new(ranks).with_transfer(KvTransfer::Ring, 1).share(&mut pass);
+    let input = Tensor::zeros(&memory, LENGTH, attention().input_width());
+    body(&mut pass, &input)
+}
+
+/// Calls `use_block` for each block of the ring of a pass.
+fn each_block(pass: &mut Pass<'_>, input: &Tensor, mut use_block: impl FnMut()) {
+    let shared = ContextParallel::of(pass).expect("a ring").clone();
+    let mut blocks = shared.blocks(pass, &attention(), LENGTH).expect("blocks");
+    while blocks.next_block(pass, input, Direction::Forward).expect("a block").is_some() {
+        use_block();
+    }
 }
 
 #[test]
@@ -33,10 +37,10 @@ fn blocks_travel_while_one_is_used() {
     const LIMIT: Duration = Duration::from_secs(60);
     run_ranks(4, |ranks| {
         let sent = || ranks.traffic_stats().expect("a count").bytes;
-        let (start, block) = (sent(), (LENGTH * 2 * ATTENTION.columns().keys * size_of::<f32>()) as u64);
+        let (start, block) = (sent(), (LENGTH * attention().kv_width() * size_of::<f32>()) as u64);
         let mut used = 0;
-        in_ring(&ranks, |pass, input, shared| {
-            let use_block = |_: &mut Pass<'_>, _: &[usize], _: &Tensor| {
+        in_ring(&ranks, |pass, input| {
+            each_block(pass, input, || {
                 used += 1;
                 // The use of a block ends when the block has gone on: it does not wait for that.
                 let began = Instant::now();
@@ -44,9 +48,7 @@ fn blocks_travel_while_one_is_used() {
                     assert!(began.elapsed() < LIMIT, "block {used} stays until its use ends");
                     sleep(Duration::from_millis(1));
                 }
-                Ok(())
-            };
-            ATTENTION.each_block(pass, input, shared, use_block).expect("all blocks");
+            });
         });
         assert_eq!((used, sent() - start), (4, 3 * block));
     });
@@ -59,12 +61,12 @@ fn gradients_travel_while_the_next_block_is_used() {
     const KEYS: &str = "keys and values";
     const GRADIENTS: &str = "gradients of keys and values";
     let waits = run_ranks(4, |ranks| {
-        in_ring(&ranks, |pass, input, _| {
-            ATTENTION.forward(pass, input.copy().expect("memory")).expect("forward");
-            let forward = pass.take_waits();
-            let gradient = Tensor::zeros(pass.memory(), LENGTH, ATTENTION.width());
-            ATTENTION.backward(pass, gradient).expect("backward");
-            [forward, pass.take_waits()].map(|waits| waits.iter().map(|wait| wait.name).collect::<Vec<_>>())
+        in_ring(&ranks, |pass, input| {
+            attention().forward(pass, input.copy().expect("memory")).expect("forward");
+            let forward = pass.waits().take();
+            let gradient = Tensor::zeros(pass.memory(), LENGTH, attention().width());
+            attention().backward(pass, gradient).expect("backward");
+            [forward, pass.waits().take()].map(|waits| waits.iter().map(|wait| wait.name).collect::<Vec<_>>())
         })
     });
     for [forward, backward] in waits {
@@ -81,15 +83,11 @@ const CALLS: usize = 6;
 /// is the greater of two ranks' and the least of three tries: other programs add time.
 fn waited(seconds: f64) -> f64 {
     let of_rank = |ranks: Communicator| {
-        in_ring(&ranks, |pass, input, shared| {
+        in_ring(&ranks, |pass, input| {
             for _ in 0..CALLS {
-                let use_block = |_: &mut Pass<'_>, _: &[usize], _: &Tensor| {
-                    sleep(Duration::from_secs_f64(seconds));
-                    Ok(())
-                };
-                ATTENTION.each_block(pass, input, shared, use_block).expect("all blocks");
+                each_block(pass, input, || sleep(Duration::from_secs_f64(seconds)));
             }
-            pass.take_waits().iter().map(|wait| wait.time.as_secs_f64()).sum::<f64>()
+            pass.waits().take().iter().map(|wait| wait.time.as_secs_f64()).sum::<f64>()
         })
     };
     let once = || {
