@@ -1,6 +1,6 @@
 //! Numbers of a model and of a run, on which their memory, traffic and step time depend.
 
-use unisono_nn::pass::KvTransfer;
+use unisono_parallel::context_parallel::KvTransfer;
 use unisono_parallel::data_parallel::Settings;
 use unisono_parallel::experts::Experts;
 use unisono_parallel::optimizer::Optimizer;
