@@ -2,7 +2,7 @@
 //! micro-sequences and the rest of their micro-batches.
 
 use super::{Order, alternate, fill_and_drain, round_length};
-use crate::pipeline::{Op, Placement, Schedule};
+use crate::pipeline::{Op, Placement, Schedule, StageCosts};
 
 pub(super) const ORDER: Order = Order {
     name: "interleaved",
@@ -13,7 +13,7 @@ pub(super) const ORDER: Order = Order {
     chunks: 2..=usize::MAX,
     whole_rounds: true,
     build,
-    bubble: fill_and_drain,
+    bubble,
     activations,
 };
 
@@ -39,6 +39,13 @@ fn build(schedule: &Schedule, rank: usize) -> Vec<Op> {
 fn warmup(schedule: &Schedule, rank: usize) -> usize {
     let &Schedule { ranks, micro_sequences, chunks, .. } = schedule;
     2 * (ranks - 1 - rank) + (chunks - 1) * round_length(ranks, micro_sequences) + micro_sequences - 1
+}
+
+/// The formula needs rounds of as many as ranks. In longer ones, the last rank sends to the next
+/// chunk of rank 0 before that rank receives, so that its link is not free for the next message.
+fn bubble(schedule: &Schedule, costs: &StageCosts) -> Option<f64> {
+    let is_short = round_length(schedule.ranks, schedule.micro_sequences) == schedule.ranks;
+    is_short.then(|| fill_and_drain(schedule, costs)).flatten()
 }
 
 fn activations(schedule: &Schedule, rank: usize) -> usize {
