@@ -59,7 +59,7 @@ impl ParallelPlan {
         let paths = self.matched_paths.borrow();
         let idle = self.rules.iter().find(|(pattern, _)| !paths.iter().any(|path| matches(pattern, path)));
         let Some((pattern, _)) = idle else { return Ok(()) };
-        let near = suggestions(pattern, paths.iter().map(String::as_str));
-        Err(Error::invalid(format!("no map is called `{pattern}`; near are {near}")))
+        let suggested = suggestions(pattern, paths.iter().map(String::as_str));
+        Err(Error::invalid(format!("no map is called `{pattern}`; near are {suggested}")))
     }
 }
