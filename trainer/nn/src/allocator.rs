@@ -284,7 +284,7 @@ mod tests {
         let memory = Allocator::default();
         let mut first = memory.zeros::<f32>(AllocClass::Weights, 100);
         first[99] = 7.0;
-        let at = first.as_ptr();
+        let address = first.as_ptr();
         let second = memory.zeros::<f32>(AllocClass::Gradients, 50);
         assert_eq!(memory.usage(AllocClass::Weights), ClassUsage { current: 400, peak: 400 });
         drop((first, second));
@@ -292,11 +292,11 @@ mod tests {
         assert_eq!(memory.usage(AllocClass::Weights), ClassUsage { current: 0, peak: 400 });
         memory.reset_peaks();
         let activations = memory.zeros::<f32>(AllocClass::Activations, 100);
-        assert_eq!((memory.fresh_allocations(), activations.as_ptr() == at), (3, false));
+        assert_eq!((memory.fresh_allocations(), activations.as_ptr() == address), (3, false));
         assert_eq!(memory.usage(AllocClass::Activations), ClassUsage { current: 400, peak: 400 });
         assert_eq!(memory.usage(AllocClass::Weights), ClassUsage::default());
         let again = memory.zeros::<f32>(AllocClass::Weights, 100);
-        assert_eq!((again.as_ptr(), again[99], memory.fresh_allocations()), (at, 0.0, 3));
+        assert_eq!((again.as_ptr(), again[99], memory.fresh_allocations()), (address, 0.0, 3));
         drop(again);
         memory.release_cached();
         let _after = memory.zeros::<f32>(AllocClass::Weights, 100);

@@ -121,10 +121,10 @@ impl Device {
         add(&*self.compute, ValuesMut::Device(gradient.view_mut(..)))
     }
 
-    /// Adds the GPU's gradient to `into`, and clears it.
-    pub(crate) fn take_gradient(&self, id: ParameterId, into: &mut [f32]) -> Result<()> {
+    /// Adds the GPU's gradient to `sum`, and clears it.
+    pub(crate) fn take_gradient(&self, id: ParameterId, sum: &mut [f32]) -> Result<()> {
         match self.copies.borrow_mut().get_mut(&id) {
-            Some(mirror) => mirror.take_gradient(&self.compute, into),
+            Some(mirror) => mirror.take_gradient(&self.compute, sum),
             None => Ok(()),
         }
     }

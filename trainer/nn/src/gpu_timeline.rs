@@ -102,9 +102,9 @@ impl GpuTimeline {
         let spans = std::mem::take(&mut *self.0.spans.lock().unwrap_or_else(PoisonError::into_inner));
         let milliseconds = |time: f32| Duration::from_secs_f64(f64::from(time.max(0.0)) / 1e3);
         let ended = |EnqueuedSpan { name, track, start, end }: EnqueuedSpan| {
-            let since = milliseconds(self.0.origin.elapsed_ms(&start)?);
+            let offset = milliseconds(self.0.origin.elapsed_ms(&start)?);
             let time = milliseconds(start.elapsed_ms(&end)?);
-            Ok(GpuSpan { name, track, start: self.0.host + since, time })
+            Ok(GpuSpan { name, track, start: self.0.host + offset, time })
         };
         spans.into_iter().map(ended).collect()
     }

@@ -294,7 +294,7 @@ mod tests {
     /// Computes the formula element by element.
     fn naive(x: &[f64], rows: usize, sequence: usize, [heads, kv_heads]: [usize; 2], d: usize) -> Vec<f64> {
         let width = heads * d;
-        let at = |row: usize, block: usize, head: usize, i: usize| {
+        let element = |row: usize, block: usize, head: usize, i: usize| {
             let column = match block {
                 0 => head,
                 _ => heads + (block - 1) * kv_heads + head / (heads / kv_heads),
@@ -304,11 +304,12 @@ mod tests {
         let mut output = vec![0.0; rows * width];
         for (row, head) in (0..rows).flat_map(|row| (0..heads).map(move |head| (row, head))) {
             let keys = row / sequence * sequence..row + 1;
-            let score = |key| (0..d).map(|i| at(row, 0, head, i) * at(key, 1, head, i)).sum::<f64>();
+            let score =
+                |key| (0..d).map(|i| element(row, 0, head, i) * element(key, 1, head, i)).sum::<f64>();
             let powers: Vec<f64> = keys.clone().map(|key| (score(key) / (d as f64).sqrt()).exp()).collect();
             let sum: f64 = powers.iter().sum();
             for i in 0..d {
-                let value = |(key, power): (usize, &f64)| power * at(key, 2, head, i);
+                let value = |(key, power): (usize, &f64)| power * element(key, 2, head, i);
                 output[row * width + head * d + i] = keys.clone().zip(&powers).map(value).sum::<f64>() / sum;
             }
         }
@@ -353,8 +354,8 @@ mod tests {
         for (found, full) in grouped[1].chunks_exact(24).zip(full[1].chunks_exact(36)) {
             assert_eq!(found[..12], full[..12], "gradients of queries");
             for (head, found) in found[12..].chunks_exact(3).enumerate() {
-                let [one, other] = [0, 3].map(|at| &full[12 + 6 * head + at..][..3]);
-                let sums = one.iter().zip(other).map(|(one, other)| one + other);
+                let [left, right] = [0, 3].map(|start| &full[12 + 6 * head + start..][..3]);
+                let sums = left.iter().zip(right).map(|(left, right)| left + right);
                 assert!(found.iter().zip(sums).all(|(found, sum)| (found - sum).abs() < 1e-5));
             }
         }
@@ -420,8 +421,8 @@ mod tests {
                 for ((found, expected), columns) in found.iter().zip(&expected).zip(columns) {
                     let found = found.concat();
                     assert_eq!(found.len(), sequence * columns);
-                    let near = |(left, right): (&f32, &f32)| (left - right).abs() < 1e-5;
-                    assert!(found.iter().zip(expected).all(near), "{parts} parts");
+                    let is_near = |(left, right): (&f32, &f32)| (left - right).abs() < 1e-5;
+                    assert!(found.iter().zip(expected).all(is_near), "{parts} parts");
                 }
             }
         }

@@ -159,8 +159,8 @@ mod tests {
         assert!((sum / 3.0 - f64::from(loss)).abs() < 1e-6, "{sum}");
         let mut slopes = fresh();
         entropy.logits_grad(&mut slopes, &targets, &log_sums, 0.5 / 3.0);
-        let near = |(left, right): (&f32, &f32)| (left - right).abs() < 1e-7;
-        assert!(slopes.data().iter().zip(&gradient).all(near), "{slopes:?}");
+        let is_near = |(left, right): (&f32, &f32)| (left - right).abs() < 1e-7;
+        assert!(slopes.data().iter().zip(&gradient).all(is_near), "{slopes:?}");
     }
 
     #[test]

@@ -116,11 +116,11 @@ mod tests {
         for (row, head, pair) in (0..x.len() / columns).flat_map(|row| {
             (0..HEADS).flat_map(move |head| (0..DEPTH / 2).map(move |pair| (row, head, pair)))
         }) {
-            let at = row * columns + head * DEPTH + pair;
+            let first = row * columns + head * DEPTH + pair;
             let angle = (row % sequence) as f64 * 10_000f64.powf(-2.0 * pair as f64 / DEPTH as f64);
-            let (x, y) = (x[at], x[at + DEPTH / 2]);
-            output[at] = x * angle.cos() - y * angle.sin();
-            output[at + DEPTH / 2] = x * angle.sin() + y * angle.cos();
+            let (x, y) = (x[first], x[first + DEPTH / 2]);
+            output[first] = x * angle.cos() - y * angle.sin();
+            output[first + DEPTH / 2] = x * angle.sin() + y * angle.cos();
         }
         output
     }

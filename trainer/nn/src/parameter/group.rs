@@ -81,8 +81,8 @@ impl Registry {
         if names().any(|name| pattern::selects(pattern, name)) {
             return Ok(());
         }
-        let near = pattern::suggestions(pattern, names().flat_map(pattern::with_ancestors));
-        Err(Error::invalid(format!("{nothing} is called `{pattern}`; near are {near}")))
+        let suggested = pattern::suggestions(pattern, names().flat_map(pattern::with_ancestors));
+        Err(Error::invalid(format!("{nothing} is called `{pattern}`; near are {suggested}")))
     }
 }
 

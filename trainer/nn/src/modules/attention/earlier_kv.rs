@@ -83,8 +83,8 @@ impl EarlierKv {
             self.slopes = pass.floats(self.keys.len());
             self.slopes.fill(0.0);
         }
-        let all = number * self.sequence..(number + 1) * self.sequence;
-        (&self.keys[all.clone()], &mut self.slopes[all])
+        let elements = number * self.sequence..(number + 1) * self.sequence;
+        (&self.keys[elements.clone()], &mut self.slopes[elements])
     }
 
     /// Returns the gradients of the keys | values of one micro-sequence.
