@@ -58,8 +58,8 @@ macro_rules! operations {
 }
 
 operations! {
-    /// Computes `output` = `alpha` · `left` · `right` + `beta` · `output`. With `beta` zero, `output`
-    /// is not read.
+    /// Computes `output` = `alpha` · `left` · `right` + `beta` · `output`. With `beta` zero,
+    /// `output` is not read.
     fn matmul(output: Mat<ValuesMut<'_>>, beta: f32, alpha: f32, left: Mat<Values<'_>>,
         right: Mat<Values<'_>>) -> Result<()>
         = device::matmul;

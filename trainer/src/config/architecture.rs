@@ -139,8 +139,9 @@ impl Config {
         }
     }
 
-    /// Sets the keys that follow from others: those of the preset `model.shape` if `has_shape`, and
-    /// the dimensions, experts and tokenizer of the model in the folder `model.from` if `has_folder`.
+    /// Sets the keys that follow from others. With `has_shape`, these are those of the preset
+    /// `model.shape`. With `has_folder`, these are the dimensions, experts and tokenizer of the
+    /// model in the folder `model.from`.
     ///
     /// # Errors
     /// Fails if `config.json` in the folder cannot be read, or describes an unsupported model, or
