@@ -109,6 +109,7 @@ impl Allocator {
     /// Allocates `count` zeros.
     pub fn zeros<T: FloatElement>(&self, class: AllocClass, count: usize) -> TrackedVec<T> {
         let mut storage = self.alloc(class, count);
+        // A cached vector still has the values of its last use.
         storage.fill(T::default());
         storage
     }
@@ -118,6 +119,7 @@ impl Allocator {
         let mut books = self.books();
         books.add(class, count * size_of::<T>());
         let spare = T::free_list(&mut books).0.get_mut(&(self.owner, class, count)).and_then(Vec::pop);
+        // A vector without elements takes no memory from the system, so it is not counted.
         books.fresh_allocations += u64::from(spare.is_none() && count > 0);
         // The lock is released first, because zeroing a new vector takes long and the thread of the
         // collectives allocates, too.
@@ -235,6 +237,7 @@ impl<T: FloatElement> TrackedVec<T> {
 
     /// Returns the memory to the system at once, instead of caching it.
     pub fn free(mut self) {
+        // An empty vector stays behind, which `drop` leaves out of the accounts and of the cache.
         let data = std::mem::take(&mut self.data);
         self.memory.books().usage[self.class as usize].current -= size_of_val(data.as_slice());
     }

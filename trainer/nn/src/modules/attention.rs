@@ -163,6 +163,8 @@ impl Attention {
         // Outputs and log-sums of one block, to be merged into those of all blocks so far.
         let mut partial = None;
         if blocks.merged_rows().is_some() {
+            // A log-sum of minus infinity stands for no keys so far, so that these zeros have no
+            // share in the first merge.
             output.data_mut().fill(0.0);
             log_sums.data_mut().fill(f32::NEG_INFINITY);
             partial = Some([self.width(), self.heads].map(|columns| pass.tensor(rows, columns)));
@@ -178,6 +180,8 @@ impl Attention {
             pass.ops().merge_attention(&shape, values, output.values_mut(), log_sums.values_mut())?;
         }
         blocks.end_forward(pass);
+        // With one block, backward has all probabilities of a query at once. With several blocks it
+        // needs the output instead, for the sum over all keys.
         let merged = if partial.is_some() && pass.keeps() { Some(output.copy()?) } else { None };
         pass.save(Saved { input, output: merged, log_sums });
         Ok(output)
@@ -197,6 +201,7 @@ impl Attention {
             return pass.ops().attention(&shape, sequences, input.values(), None, target, sums);
         };
         let keys = keys.chunks_exact(keys.len() / sequences.len());
+        // An operation takes the keys of one sequence, if they are apart from the queries.
         for (number, keys) in sequences.zip(keys) {
             let (only, keys) = (number..number + 1, Some(Values::Host(keys)));
             let (target, sums) = (output.values_mut(), log_sums.values_mut());
@@ -224,6 +229,8 @@ impl Attention {
         while let Some(block) = blocks.next_block(pass, &input, Direction::Backward)? {
             let values = [&input, &log_sums, gradient].map(Tensor::values);
             self.add_gradients(pass, block, values, dots.as_ref(), &mut result)?;
+            // The next block may use the same memory for its gradients, so those of this block
+            // leave first.
             blocks.send_gradients(pass, &mut result)?;
         }
         blocks.end_backward(pass, &mut result)?;
@@ -253,6 +260,8 @@ impl Attention {
         let KvBlock { sequences, visible, workspace, keys, gradients } = block;
         let shape = self.shape(visible, workspace);
         let (Some(keys), Some(gradients)) = (keys, gradients) else {
+            // The keys and values are in the rows of the queries, and so are their gradients in
+            // `result`.
             let target = result.values_mut();
             return pass.ops().attention_backward(&shape, sequences, values, [None; 2], target, None);
         };

@@ -65,6 +65,8 @@ impl Linear {
     /// # Errors
     /// Returns the error of a collective that becomes due.
     pub fn grads_ready(&self, pass: &mut Pass<'_>) -> Result<()> {
+        // The bias was added to the registry after the weight, and strategies expect gradients in
+        // reverse order (docs/decisions/0007-strategies-hear-three-events.md).
         self.bias.map_or(Ok(()), |bias| pass.grad_ready(bias))?;
         pass.grad_ready(self.weight)
     }
@@ -79,6 +81,8 @@ impl Linear {
         if let Some(bias) = self.bias {
             pass.add(bias, |ops, sum| ops.add_rows(sum, gradient.values()))?;
         }
+        // The product is added, because the gradient may already have parts of earlier
+        // micro-batches or rows.
         pass.add(self.weight, |ops, sum| {
             let sum = Mat::new(sum, self.outputs, self.inputs);
             ops.matmul(sum, 1.0, 1.0, gradient.matrix().t(), input.matrix())

@@ -54,11 +54,14 @@ impl Module for Norm {
 
     fn backward(&self, pass: &mut Pass<'_>, mut gradient: Tensor) -> Result<Tensor> {
         let Saved { input, moments } = pass.restore();
+        // The operation adds to `sums`, so they begin with zeros.
         let mut sums = pass.zeros_in_place(self.kind.moments_per_row(), self.width)?;
         let gain = pass.weights_view(self.weight)?;
         let operands = [input.values(), moments.values(), gain.values()];
         pass.ops().normalize_backward(self.kind, operands, gradient.values_mut(), sums.values_mut())?;
         let (width, sums) = (self.width, sums.values());
+        // The bias was added to the registry after the gain, and strategies expect gradients in
+        // reverse order.
         if let Some(bias) = self.bias {
             pass.accumulate(bias, |ops, total| ops.add(total, sums.slice(width..2 * width)))?;
         }

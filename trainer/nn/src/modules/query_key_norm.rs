@@ -65,6 +65,7 @@ impl Module for QueryKeyNorm {
     }
 
     fn backward(&self, pass: &mut Pass<'_>, mut gradient: Tensor) -> Result<Tensor> {
+        // The tape is a stack, so the norm that saved last restores first.
         for (norm, columns) in self.norms().into_iter().rev() {
             let heads = self.heads_of(pass, &gradient, &columns);
             let of_input = norm.backward(pass, heads)?;

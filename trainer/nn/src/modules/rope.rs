@@ -97,6 +97,8 @@ impl Module for RotaryEmbedding {
     }
 
     fn backward(&self, pass: &mut Pass<'_>, mut gradient: Tensor) -> Result<Tensor> {
+        // The gradient of a rotation is the rotation by the opposite angle, so backward needs no
+        // saved value.
         self.rotate(pass, &mut gradient, -1.0)?;
         Ok(gradient)
     }

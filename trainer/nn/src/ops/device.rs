@@ -94,6 +94,7 @@ pub(super) fn attention_backward(
     result: ViewMut<'_, f32>,
     _: Option<ViewMut<'_, f32>>,
 ) -> Result<()> {
+    // The kernels need room for one number per query and head, as many as `log_sums` has.
     let mut room = compute.stream().alloc_uninit(log_sums.len())?;
     let shape = device_shape(shape, keys.is_some())?;
     Ok(compute.attention_backward(shape, [input, log_sums, gradient], result, room.view_mut(..))?)

@@ -61,6 +61,7 @@ impl Registry {
     /// # Errors
     /// Fails for a pattern without a match, and suggests similar names.
     pub fn set_groups(&mut self, groups: &[ParamGroup]) -> Result<()> {
+        // All patterns are checked first, so that a wrong one leaves every parameter as it was.
         for pattern in groups.iter().flat_map(|group| &group.parameters) {
             self.check_match(pattern, "no parameter of optimizer.groups")?;
         }

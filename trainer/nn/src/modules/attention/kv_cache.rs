@@ -47,6 +47,7 @@ impl KvCache {
     pub(super) fn append(&mut self, pass: &Pass<'_>, columns: QkvColumns, input: &Tensor) -> &[f32] {
         let (layer, width) = (self.next, 2 * columns.keys);
         self.next += 1;
+        // The first forward allocates room for all positions, so that later ones move no keys.
         if self.layers.len() == layer {
             self.layers.push(pass.floats(self.capacity * width));
         }

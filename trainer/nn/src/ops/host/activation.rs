@@ -87,6 +87,7 @@ fn exact_derivative(x: f32) -> f32 {
 fn gated_grads(row: &mut [f32], dy: &[f32]) {
     let (gate, up) = row.split_at_mut(dy.len());
     for ((gate, up), dy) in gate.iter_mut().zip(up).zip(dy) {
+        // Both gradients need the gate, so it is read before its gradient takes its place.
         let (x, s) = (*gate, sigmoid(*gate));
         *gate = dy * *up * (s + x * s * (1.0 - s));
         *up = dy * (x * s);
