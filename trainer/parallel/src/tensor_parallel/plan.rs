@@ -49,6 +49,7 @@ impl ParallelPlan {
 
     /// Returns the sharding of the layer at `path`.
     pub(crate) fn style(&self, path: &str) -> ParallelStyle {
+        // Paths without a rule are recorded, too, because `check` suggests names out of all paths.
         self.matched_paths.borrow_mut().insert(path.to_owned());
         let line = self.rules.iter().find(|(pattern, _)| matches(pattern, path));
         line.map_or(ParallelStyle::Replicated, |(_, style)| *style)
