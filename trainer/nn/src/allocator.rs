@@ -109,6 +109,7 @@ impl Allocator {
     /// Allocates `count` zeros.
     pub fn zeros<T: FloatElement>(&self, class: AllocClass, count: usize) -> TrackedVec<T> {
         let mut storage = self.alloc(class, count);
+        // A cached vector still has the values of its last use.
         storage.fill(T::default());
         storage
     }
@@ -118,6 +119,7 @@ impl Allocator {
         let mut books = self.books();
         books.add(class, count * size_of::<T>());
         let spare = T::free_list(&mut books).0.get_mut(&(self.owner, class, count)).and_then(Vec::pop);
+        // A vector without elements takes no memory from the system, so it is not counted.
         books.fresh_allocations += u64::from(spare.is_none() && count > 0);
         // The lock is released first, because zeroing a new vector takes long and the thread of the
         // collectives allocates, too.
@@ -235,6 +237,7 @@ impl<T: FloatElement> TrackedVec<T> {
 
     /// Returns the memory to the system at once, instead of caching it.
     pub fn free(mut self) {
+        // An empty vector stays behind, which `drop` leaves out of the accounts and of the cache.
         let data = std::mem::take(&mut self.data);
         self.memory.books().usage[self.class as usize].current -= size_of_val(data.as_slice());
     }
@@ -284,7 +287,7 @@ mod tests {
         let memory = Allocator::default();
         let mut first = memory.zeros::<f32>(AllocClass::Weights, 100);
         first[99] = 7.0;
-        let at = first.as_ptr();
+        let address = first.as_ptr();
         let second = memory.zeros::<f32>(AllocClass::Gradients, 50);
         assert_eq!(memory.usage(AllocClass::Weights), ClassUsage { current: 400, peak: 400 });
         drop((first, second));
@@ -292,11 +295,11 @@ mod tests {
         assert_eq!(memory.usage(AllocClass::Weights), ClassUsage { current: 0, peak: 400 });
         memory.reset_peaks();
         let activations = memory.zeros::<f32>(AllocClass::Activations, 100);
-        assert_eq!((memory.fresh_allocations(), activations.as_ptr() == at), (3, false));
+        assert_eq!((memory.fresh_allocations(), activations.as_ptr() == address), (3, false));
         assert_eq!(memory.usage(AllocClass::Activations), ClassUsage { current: 400, peak: 400 });
         assert_eq!(memory.usage(AllocClass::Weights), ClassUsage::default());
         let again = memory.zeros::<f32>(AllocClass::Weights, 100);
-        assert_eq!((again.as_ptr(), again[99], memory.fresh_allocations()), (at, 0.0, 3));
+        assert_eq!((again.as_ptr(), again[99], memory.fresh_allocations()), (address, 0.0, 3));
         drop(again);
         memory.release_cached();
         let _after = memory.zeros::<f32>(AllocClass::Weights, 100);

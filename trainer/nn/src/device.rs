@@ -100,11 +100,14 @@ impl Device {
 
     /// Invalidates the copies of weights after an update by a host strategy.
     pub fn invalidate_weights(&self) {
+        // The next use copies the weights again, so that a parameter without a use costs no copy.
         self.copies.borrow_mut().values_mut().for_each(DeviceCopy::invalidate_weights);
     }
 
     /// Returns the weights of a parameter, copied from `host` if necessary.
     pub(crate) fn weights(&self, id: ParameterId, host: &[f32]) -> Result<Arc<Buffer<f32>>> {
+        // The buffer is shared and not borrowed, because the next parameter needs the map of copies
+        // for changes.
         let mut mirrors = self.copies.borrow_mut();
         mirrors.entry(id).or_default().weights(&self.compute, &self.memory, host)
     }
@@ -121,10 +124,10 @@ impl Device {
         add(&*self.compute, ValuesMut::Device(gradient.view_mut(..)))
     }
 
-    /// Adds the GPU's gradient to `into`, and clears it.
-    pub(crate) fn take_gradient(&self, id: ParameterId, into: &mut [f32]) -> Result<()> {
+    /// Adds the GPU's gradient to `sum`, and clears it.
+    pub(crate) fn take_gradient(&self, id: ParameterId, sum: &mut [f32]) -> Result<()> {
         match self.copies.borrow_mut().get_mut(&id) {
-            Some(mirror) => mirror.take_gradient(&self.compute, into),
+            Some(mirror) => mirror.take_gradient(&self.compute, sum),
             None => Ok(()),
         }
     }

@@ -88,6 +88,8 @@ impl GpuTimeline {
         start: Option<Event>,
     ) -> std::result::Result<(), GpuError> {
         let Some(start) = start else { return Ok(()) };
+        // The event is only enqueued here, and `take` waits for it, so that the host stays ahead of
+        // the GPU.
         let span = EnqueuedSpan { name, track, start, end: stream.record()? };
         self.0.spans.lock().unwrap_or_else(PoisonError::into_inner).push(span);
         Ok(())
@@ -100,11 +102,12 @@ impl GpuTimeline {
     pub fn take(&self) -> Result<Vec<GpuSpan>> {
         // A thread that panicked has left whole spans in the list.
         let spans = std::mem::take(&mut *self.0.spans.lock().unwrap_or_else(PoisonError::into_inner));
+        // The conversion panics for a negative number, so such a time counts as zero.
         let milliseconds = |time: f32| Duration::from_secs_f64(f64::from(time.max(0.0)) / 1e3);
         let ended = |EnqueuedSpan { name, track, start, end }: EnqueuedSpan| {
-            let since = milliseconds(self.0.origin.elapsed_ms(&start)?);
+            let offset = milliseconds(self.0.origin.elapsed_ms(&start)?);
             let time = milliseconds(start.elapsed_ms(&end)?);
-            Ok(GpuSpan { name, track, start: self.0.host + since, time })
+            Ok(GpuSpan { name, track, start: self.0.host + offset, time })
         };
         spans.into_iter().map(ended).collect()
     }

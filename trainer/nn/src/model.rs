@@ -183,6 +183,7 @@ pub fn run_visit<M: Model + ?Sized>(
             Work::Forward => block.forward(pass, flow)?,
             Work::Backward | Work::InputGrads => block.backward(pass, flow)?,
             Work::WeightGrads => {
+                // Gradients of weights have no output, so the value of the micro-batch stays.
                 pass.run_deferred(visit.unit)?;
                 flow
             }

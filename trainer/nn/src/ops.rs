@@ -58,9 +58,9 @@ macro_rules! operations {
 }
 
 operations! {
-    /// Computes `into` = `alpha` · `left` · `right` + `beta` · `into`. With `beta` zero, `into` is
-    /// not read.
-    fn matmul(into: Mat<ValuesMut<'_>>, beta: f32, alpha: f32, left: Mat<Values<'_>>,
+    /// Computes `output` = `alpha` · `left` · `right` + `beta` · `output`. With `beta` zero,
+    /// `output` is not read.
+    fn matmul(output: Mat<ValuesMut<'_>>, beta: f32, alpha: f32, left: Mat<Values<'_>>,
         right: Mat<Values<'_>>) -> Result<()>
         = device::matmul;
 
@@ -70,11 +70,11 @@ operations! {
     /// Adds `row` to every row of `rows`.
     fn add_to_rows(rows: ValuesMut<'_>, row: Values<'_>) -> Result<()> = Compute::add_to_rows;
 
-    /// Adds every row of `rows` to `into`.
-    fn add_rows(into: ValuesMut<'_>, rows: Values<'_>) -> Result<()> = Compute::add_rows;
+    /// Adds every row of `rows` to `sum`.
+    fn add_rows(sum: ValuesMut<'_>, rows: Values<'_>) -> Result<()> = Compute::add_rows;
 
-    /// Adds `from` to `into`.
-    fn add(into: ValuesMut<'_>, from: Values<'_>) -> Result<()> = device::add;
+    /// Adds `values` to `sum`.
+    fn add(sum: ValuesMut<'_>, values: Values<'_>) -> Result<()> = device::add;
 
     /// Multiplies `values` by `factor`.
     fn scale(values: ValuesMut<'_>, factor: f32) -> Result<()> = Compute::scale;
@@ -82,8 +82,8 @@ operations! {
     /// Returns the sum of the elements, added in order in 64 bits. A GPU waits for it.
     fn sum(values: Values<'_>) -> Result<f64> = device::sum;
 
-    /// Copies row `indices[i]` of `table` to row i of `to`, or zeros for [`NOT_LOCAL`].
-    fn embed(to: ValuesMut<'_>, table: Values<'_>, indices: &RowIndices) -> Result<()> = Compute::embed;
+    /// Copies row `indices[i]` of `table` to row i of `rows`, or zeros for [`NOT_LOCAL`].
+    fn embed(rows: ValuesMut<'_>, table: Values<'_>, indices: &RowIndices) -> Result<()> = Compute::embed;
 
     /// Adds row i of `rows` to row `indices[i]` of `table`, unless that is [`NOT_LOCAL`].
     fn embed_backward(table: ValuesMut<'_>, rows: Values<'_>, indices: &RowIndices) -> Result<()>

@@ -136,6 +136,7 @@ impl Parameter {
 
     /// Returns the parameter as rank `part` of the tensor parallel group holds it.
     pub fn for_rank(&self, part: usize) -> Self {
+        // The shape stays, because all shards have one size, with padding in the last ones.
         let cut = self.shard.as_ref().map(|cut| ShardSpec { shard_index: part, ..cut.clone() });
         Self { shard: cut, ..self.clone() }
     }
@@ -367,6 +368,7 @@ impl Registry {
         assert!(self.path.is_empty(), "units do not nest");
         let (id, start) = (UnitId(self.inventory.units.len()), self.inventory.parameters.len());
         let unit = Unit { name: name.to_owned(), parameters: start..start, shared: Vec::new(), is_own: true };
+        // The unit is there before its parameters, because `share_parameter` adds to the last unit.
         self.inventory.units.push(unit);
         let made = self.scope(path, make);
         self.inventory.units[id.0].parameters.end = self.inventory.parameters.len();
@@ -443,6 +445,7 @@ impl Registry {
     /// # Errors
     /// Fails for a pattern without a match, and suggests similar names.
     pub fn freeze_all(&mut self, patterns: &[String]) -> Result<()> {
+        // All patterns are checked first, so that a wrong one leaves every parameter as it was.
         patterns.iter().try_for_each(|pattern| self.check_match(pattern, "nothing to freeze"))?;
         self.freeze(|name| patterns.iter().any(|pattern| pattern::selects(pattern, name)));
         match self.inventory.parameters.iter().any(|parameter| parameter.trainable) {

@@ -142,6 +142,8 @@ impl<'a> Pass<'a> {
         let defers_for = (visit.work == Work::InputGrads).then_some(visit.unit);
         let count = visit.micro_batches.len();
         for number in 0..count {
+            // Later micro-sequences add to the gradients of the keys and values of earlier ones, so
+            // the last one goes back first.
             let micro_batch = if visit.work.is_backward() && self.micro_sequences > 1 {
                 visit.micro_batches.end - 1 - number
             } else {
@@ -254,6 +256,7 @@ impl<'a> Pass<'a> {
             self.device.map_or(Ok(()), |device| device.take_gradient(id, gradient))?;
             return self.strategy.grad_ready(id);
         }
+        // A strategy with buffers on the GPU has the gradient there already, so nothing is copied.
         let trains = self.strategy.device_store(id).is_some_and(|store| store.is_trainable(id));
         if trains { self.strategy.grad_ready(id) } else { Ok(()) }
     }
@@ -274,6 +277,7 @@ impl<'a> Pass<'a> {
     /// Returns the error of `body`.
     pub fn no_grad<R>(&mut self, body: impl FnOnce(&mut Self) -> Result<R>) -> Result<R> {
         let keeps = std::mem::replace(&mut self.saves_activations, false);
+        // The flag is set back before an error returns, so that the pass can still train.
         let result = body(self);
         self.saves_activations = keeps;
         result

@@ -87,6 +87,7 @@ impl ProcessGroup {
     /// # Errors
     /// Returns the first error of such an operation.
     pub fn check(&self) -> Result<()> {
+        // Operations of the host communicator have returned their errors when they ended.
         self.device.as_ref().map_or(Ok(()), |device| Ok(device.check()?))
     }
 }

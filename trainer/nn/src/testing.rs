@@ -77,6 +77,7 @@ impl Module for BalanceLoss {
     }
 
     fn backward(&self, pass: &mut Pass<'_>, mut gradient: Tensor) -> Result<Tensor> {
+        // The slope was saved after the output, so it is restored first.
         let slope = pass.added_loss_gradient();
         let output: Tensor = pass.restore();
         let factor = 2.0 * slope / output.data().len() as f32;

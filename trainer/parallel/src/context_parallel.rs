@@ -149,6 +149,7 @@ impl KvSource for ContextParallel {
         let local = exchange.local();
         let blocks = group_blocks(pass, &local, exchange.shared().clone())?;
         let gathered = exchange.to_heads(pass, Side::Input, &input)?;
+        // Attention reads the gathered rows, so the memory of the input is free while it computes.
         drop(input);
         let output = local.forward_blocks(pass, gathered, blocks)?;
         exchange.to_rows(pass, Side::Output, &output)

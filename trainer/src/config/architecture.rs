@@ -139,20 +139,21 @@ impl Config {
         }
     }
 
-    /// Sets the keys that follow from others: those of the preset `model.shape`, and the
-    /// dimensions, experts and tokenizer of the model in the folder `model.from`.
+    /// Sets the keys that follow from others. With `has_shape`, these are those of the preset
+    /// `model.shape`. With `has_folder`, these are the dimensions, experts and tokenizer of the
+    /// model in the folder `model.from`.
     ///
     /// # Errors
     /// Fails if `config.json` in the folder cannot be read, or describes an unsupported model, or
     /// if the folder has an adapter or quantized weights.
-    pub(super) fn apply_presets(&mut self, shape: bool, from: bool) -> Result<()> {
-        if shape {
+    pub(super) fn apply_presets(&mut self, has_shape: bool, has_folder: bool) -> Result<()> {
+        if has_shape {
             self.model.apply_shape();
             if self.model.shape.has_experts() {
                 self.experts = Experts { count: 8, per_token: 2, ..self.experts };
             }
         }
-        if from && !self.model.from.is_empty() {
+        if has_folder && !self.model.from.is_empty() {
             let gpt = read_folder(Path::new(&self.model.from))?;
             self.model.set_gpt_config(&gpt);
             if let Some(experts) = gpt.experts {

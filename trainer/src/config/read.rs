@@ -47,13 +47,14 @@ fn parse_values(text: &str) -> std::result::Result<Config, String> {
     let config: Config =
         toml::from_str(text).map_err(|error| failed(error) + &answer(common_value_of(value_of)))?;
     let model = document.get_ref().get("model").and_then(|model| model.get_ref().as_table());
-    let [shape, from] = ["shape", "from"].map(|key| model.is_some_and(|model| model.contains_key(key)));
-    if !(shape || from) {
+    let [has_shape, has_folder] =
+        ["shape", "from"].map(|key| model.is_some_and(|model| model.contains_key(key)));
+    if !(has_shape || has_folder) {
         return Ok(config);
     }
     let mut preset = Config::default();
     (preset.model.shape, preset.model.from) = (config.model.shape, config.model.from);
-    preset.apply_presets(shape, from).map_err(|error| error.to_string())?;
+    preset.apply_presets(has_shape, has_folder).map_err(|error| error.to_string())?;
     let mut table = to_table(&preset).map_err(|error| error.to_string())?;
     merge(&mut table, toml::from_str(text).map_err(failed)?);
     table.try_into().map_err(failed)

@@ -15,9 +15,9 @@ impl Strategy {
         let names = || inventory.units.iter().map(|unit| unit.name.as_str());
         let matches_none = |pattern: &&String| !names().any(|name| pattern::selects(pattern, name));
         if let Some(pattern) = self.units.keys().find(matches_none) {
-            let near = pattern::suggestions(pattern, names());
+            let suggested = pattern::suggestions(pattern, names());
             return Err(Error::invalid(format!(
-                "no unit of strategy.units is called `{pattern}`; near are {near}"
+                "no unit of strategy.units is called `{pattern}`; near are {suggested}"
             )));
         }
         inventory.units.iter().map(|unit| self.kind_of(unit)).collect()

@@ -43,16 +43,18 @@ impl DeviceCopy {
         count: usize,
     ) -> Result<&mut Buffer<f32>> {
         if self.gradient.is_none() {
+            // Modules add to the gradient, so it begins with zeros.
             let zeros = compute.stream().alloc(count)?;
             self.gradient = Some((zeros, track(memory, AllocClass::Gradients, count)));
         }
         Ok(&mut self.gradient.as_mut().expect("made above").0)
     }
 
-    /// Adds the gradient to `into`, and clears it.
-    pub(super) fn take_gradient(&mut self, compute: &Compute, into: &mut [f32]) -> Result<()> {
+    /// Adds the gradient to `sum`, and clears it.
+    pub(super) fn take_gradient(&mut self, compute: &Compute, sum: &mut [f32]) -> Result<()> {
         if let Some((gradient, _)) = &mut self.gradient {
-            vector::add(into, &gradient.to_vec(compute.stream())?);
+            // The copy to the host waits for all kernels of the stream that add to the gradient.
+            vector::add(sum, &gradient.to_vec(compute.stream())?);
             // The buffer stays, because the next micro-batch adds to it.
             compute.zero(gradient.view_mut(..))?;
         }

@@ -71,9 +71,9 @@ fn assert_matches_cpu<M: Module>(name: &str, make: impl Fn(&mut Registry) -> M, 
 
 fn expect_near(name: &str, found: &[f32], expected: &[f32]) {
     assert_eq!(found.len(), expected.len(), "{name}");
-    for (at, (found, expected)) in found.iter().zip(expected).enumerate() {
-        let near = (found - expected).abs() <= 5e-6 * expected.abs().max(1.0);
-        assert!(near, "{name}, [{at}]: {found}, not {expected}");
+    for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
+        let is_near = (found - expected).abs() <= 5e-6 * expected.abs().max(1.0);
+        assert!(is_near, "{name}, [{index}]: {found}, not {expected}");
     }
 }
 
@@ -122,7 +122,7 @@ fn changed_weights_are_copied_and_memory_is_counted() {
     let (mut registry, memory) = (Registry::default(), Allocator::default());
     let (_, map) = registry.unit("m", |r| Linear::new(r, 2, 3, LinearInit::fan_in(2)));
     let (mut strategy, device) = (strategy(registry.finish(), &memory), device(&memory));
-    let before = memory.usage(AllocClass::Weights).current;
+    let start = memory.usage(AllocClass::Weights).current;
     let output = |strategy: &mut LocalStrategy| {
         let mut pass = Pass::new(strategy, &memory, Seeds::default(), 1);
         pass.set_device(Some(&device));
@@ -131,11 +131,11 @@ fn changed_weights_are_copied_and_memory_is_counted() {
         read(&output, Some(&device))
     };
     let first = output(&mut strategy);
-    assert_eq!(memory.usage(AllocClass::Weights).current - before, 4 * (2 * 3 + 3), "a copy of each");
+    assert_eq!(memory.usage(AllocClass::Weights).current - start, 4 * (2 * 3 + 3), "a copy of each");
     strategy.weights_mut(ParameterId(0)).fill(7.0);
     assert_eq!(output(&mut strategy), first, "nobody said that they had changed");
     device.invalidate_weights();
-    assert_eq!(memory.usage(AllocClass::Weights).current, before);
+    assert_eq!(memory.usage(AllocClass::Weights).current, start);
     let bias = strategy.weights(ParameterId(1)).to_vec();
     assert_eq!(output(&mut strategy), bias.iter().map(|bias| bias + 14.0).collect::<Vec<_>>());
     assert_eq!(memory.usage(AllocClass::Activations).current, 0, "all given back");

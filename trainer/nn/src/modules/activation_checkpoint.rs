@@ -13,9 +13,11 @@ pub struct ActivationCheckpoint<M>(pub M);
 
 impl<M: Module> Module for ActivationCheckpoint<M> {
     fn forward(&self, pass: &mut Pass<'_>, input: Tensor) -> Result<Tensor> {
+        // Without a backward nothing is saved, so a copy of the input would never be used.
         if !pass.keeps() {
             return self.0.forward(pass, input);
         }
+        // The module takes its input and may overwrite it, so backward needs a copy.
         let copy = input.copy()?;
         pass.save(copy);
         // The values that the module saves are dropped, and backward computes them again.
@@ -25,6 +27,8 @@ impl<M: Module> Module for ActivationCheckpoint<M> {
 
     fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor> {
         let input: Tensor = pass.restore();
+        // This forward saves on the tape what the backward of the module restores, and the output
+        // is not needed.
         pass.recompute(|pass| self.0.forward(pass, input))?;
         self.0.backward(pass, gradient)
     }

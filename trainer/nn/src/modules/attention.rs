@@ -163,6 +163,8 @@ impl Attention {
         // Outputs and log-sums of one block, to be merged into those of all blocks so far.
         let mut partial = None;
         if blocks.merged_rows().is_some() {
+            // A log-sum of minus infinity stands for no keys so far, so that these zeros have no
+            // share in the first merge.
             output.data_mut().fill(0.0);
             log_sums.data_mut().fill(f32::NEG_INFINITY);
             partial = Some([self.width(), self.heads].map(|columns| pass.tensor(rows, columns)));
@@ -178,6 +180,8 @@ impl Attention {
             pass.ops().merge_attention(&shape, values, output.values_mut(), log_sums.values_mut())?;
         }
         blocks.end_forward(pass);
+        // With one block, backward has all probabilities of a query at once. With several blocks it
+        // needs the output instead, for the sum over all keys.
         let merged = if partial.is_some() && pass.keeps() { Some(output.copy()?) } else { None };
         pass.save(Saved { input, output: merged, log_sums });
         Ok(output)
@@ -197,6 +201,7 @@ impl Attention {
             return pass.ops().attention(&shape, sequences, input.values(), None, target, sums);
         };
         let keys = keys.chunks_exact(keys.len() / sequences.len());
+        // An operation takes the keys of one sequence, if they are apart from the queries.
         for (number, keys) in sequences.zip(keys) {
             let (only, keys) = (number..number + 1, Some(Values::Host(keys)));
             let (target, sums) = (output.values_mut(), log_sums.values_mut());
@@ -224,6 +229,8 @@ impl Attention {
         while let Some(block) = blocks.next_block(pass, &input, Direction::Backward)? {
             let values = [&input, &log_sums, gradient].map(Tensor::values);
             self.add_gradients(pass, block, values, dots.as_ref(), &mut result)?;
+            // The next block may use the same memory for its gradients, so those of this block
+            // leave first.
             blocks.send_gradients(pass, &mut result)?;
         }
         blocks.end_backward(pass, &mut result)?;
@@ -253,6 +260,8 @@ impl Attention {
         let KvBlock { sequences, visible, workspace, keys, gradients } = block;
         let shape = self.shape(visible, workspace);
         let (Some(keys), Some(gradients)) = (keys, gradients) else {
+            // The keys and values are in the rows of the queries, and so are their gradients in
+            // `result`.
             let target = result.values_mut();
             return pass.ops().attention_backward(&shape, sequences, values, [None; 2], target, None);
         };
@@ -294,7 +303,7 @@ mod tests {
     /// Computes the formula element by element.
     fn naive(x: &[f64], rows: usize, sequence: usize, [heads, kv_heads]: [usize; 2], d: usize) -> Vec<f64> {
         let width = heads * d;
-        let at = |row: usize, block: usize, head: usize, i: usize| {
+        let element = |row: usize, block: usize, head: usize, i: usize| {
             let column = match block {
                 0 => head,
                 _ => heads + (block - 1) * kv_heads + head / (heads / kv_heads),
@@ -304,11 +313,12 @@ mod tests {
         let mut output = vec![0.0; rows * width];
         for (row, head) in (0..rows).flat_map(|row| (0..heads).map(move |head| (row, head))) {
             let keys = row / sequence * sequence..row + 1;
-            let score = |key| (0..d).map(|i| at(row, 0, head, i) * at(key, 1, head, i)).sum::<f64>();
+            let score =
+                |key| (0..d).map(|i| element(row, 0, head, i) * element(key, 1, head, i)).sum::<f64>();
             let powers: Vec<f64> = keys.clone().map(|key| (score(key) / (d as f64).sqrt()).exp()).collect();
             let sum: f64 = powers.iter().sum();
             for i in 0..d {
-                let value = |(key, power): (usize, &f64)| power * at(key, 2, head, i);
+                let value = |(key, power): (usize, &f64)| power * element(key, 2, head, i);
                 output[row * width + head * d + i] = keys.clone().zip(&powers).map(value).sum::<f64>() / sum;
             }
         }
@@ -353,8 +363,8 @@ mod tests {
         for (found, full) in grouped[1].chunks_exact(24).zip(full[1].chunks_exact(36)) {
             assert_eq!(found[..12], full[..12], "gradients of queries");
             for (head, found) in found[12..].chunks_exact(3).enumerate() {
-                let [one, other] = [0, 3].map(|at| &full[12 + 6 * head + at..][..3]);
-                let sums = one.iter().zip(other).map(|(one, other)| one + other);
+                let [left, right] = [0, 3].map(|start| &full[12 + 6 * head + start..][..3]);
+                let sums = left.iter().zip(right).map(|(left, right)| left + right);
                 assert!(found.iter().zip(sums).all(|(found, sum)| (found - sum).abs() < 1e-5));
             }
         }
@@ -420,8 +430,8 @@ mod tests {
                 for ((found, expected), columns) in found.iter().zip(&expected).zip(columns) {
                     let found = found.concat();
                     assert_eq!(found.len(), sequence * columns);
-                    let near = |(left, right): (&f32, &f32)| (left - right).abs() < 1e-5;
-                    assert!(found.iter().zip(expected).all(near), "{parts} parts");
+                    let is_near = |(left, right): (&f32, &f32)| (left - right).abs() < 1e-5;
+                    assert!(found.iter().zip(expected).all(is_near), "{parts} parts");
                 }
             }
         }

@@ -24,6 +24,7 @@ impl Module for Sequential {
     }
 
     fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor> {
+        // The tape is a stack, so the module that saved last restores first.
         self.0.iter().rev().try_fold(gradient, |gradient, module| module.backward(pass, gradient))
     }
 }

@@ -37,9 +37,11 @@ impl CrossEntropy {
         targets: &[u32],
         share: f32,
     ) -> Result<f32> {
+        // The operation reads the logit at each target, so a wrong target is refused first.
         check_targets(targets, [logits.rows(), logits.columns()], self.ignore_index)?;
         let (columns, ignored) = (logits.columns(), self.ignore_index);
         let loss = pass.ops().cross_entropy(logits.values_mut(), columns, targets, ignored, share)?;
+        // The operation has put the gradient in place of the logits, so backward only scales it.
         pass.save(logits);
         Ok((loss * f64::from(share)) as f32)
     }
@@ -159,8 +161,8 @@ mod tests {
         assert!((sum / 3.0 - f64::from(loss)).abs() < 1e-6, "{sum}");
         let mut slopes = fresh();
         entropy.logits_grad(&mut slopes, &targets, &log_sums, 0.5 / 3.0);
-        let near = |(left, right): (&f32, &f32)| (left - right).abs() < 1e-7;
-        assert!(slopes.data().iter().zip(&gradient).all(near), "{slopes:?}");
+        let is_near = |(left, right): (&f32, &f32)| (left - right).abs() < 1e-7;
+        assert!(slopes.data().iter().zip(&gradient).all(is_near), "{slopes:?}");
     }
 
     #[test]

@@ -95,6 +95,7 @@ impl<M: Module> GradCheck<M> {
             };
             let quotient = |index| self.quotient(|step| loss(&moved(&weights, index, step)));
             agree(&name, &analytic, quotient, tolerance);
+            // The loss has set moved weights, so the right ones are set back before the next.
             loss(&weights);
         }
         self.check_accumulation(tolerance as f32);

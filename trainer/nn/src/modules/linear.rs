@@ -65,6 +65,8 @@ impl Linear {
     /// # Errors
     /// Returns the error of a collective that becomes due.
     pub fn grads_ready(&self, pass: &mut Pass<'_>) -> Result<()> {
+        // The bias was added to the registry after the weight, and strategies expect gradients in
+        // reverse order (docs/decisions/0007-strategies-hear-three-events.md).
         self.bias.map_or(Ok(()), |bias| pass.grad_ready(bias))?;
         pass.grad_ready(self.weight)
     }
@@ -77,19 +79,21 @@ impl Linear {
     /// Adds to the gradients of bias and weight.
     fn add_grads(&self, pass: &mut Pass<'_>, input: &Tensor, gradient: &Tensor) -> Result<()> {
         if let Some(bias) = self.bias {
-            pass.add(bias, |ops, into| ops.add_rows(into, gradient.values()))?;
+            pass.add(bias, |ops, sum| ops.add_rows(sum, gradient.values()))?;
         }
-        pass.add(self.weight, |ops, into| {
-            let into = Mat::new(into, self.outputs, self.inputs);
-            ops.matmul(into, 1.0, 1.0, gradient.matrix().t(), input.matrix())
+        // The product is added, because the gradient may already have parts of earlier
+        // micro-batches or rows.
+        pass.add(self.weight, |ops, sum| {
+            let sum = Mat::new(sum, self.outputs, self.inputs);
+            ops.matmul(sum, 1.0, 1.0, gradient.matrix().t(), input.matrix())
         })
     }
 
-    /// Computes the gradient of the input in `into`, which may be the input itself.
-    fn input_grad(&self, pass: &Pass<'_>, mut into: Tensor, gradient: &Tensor) -> Result<Tensor> {
+    /// Computes the gradient of the input in `result`, which may be the input itself.
+    fn input_grad(&self, pass: &Pass<'_>, mut result: Tensor, gradient: &Tensor) -> Result<Tensor> {
         let weight = pass.weights_view(self.weight)?;
-        pass.ops().matmul(into.matrix_mut(), 0.0, 1.0, gradient.matrix(), self.matrix(&weight))?;
-        Ok(into)
+        pass.ops().matmul(result.matrix_mut(), 0.0, 1.0, gradient.matrix(), self.matrix(&weight))?;
+        Ok(result)
     }
 }
 
@@ -101,8 +105,8 @@ impl Module for Linear {
         }
         // The product adds to the rows of the bias, which saves a pass over the output.
         let beta = if self.bias.is_some() { 1.0 } else { 0.0 };
-        let (into, weight) = (output.matrix_mut(), &pass.weights_view(self.weight)?);
-        pass.ops().matmul(into, beta, 1.0, input.matrix(), self.matrix(weight).t())?;
+        let (product, weight) = (output.matrix_mut(), &pass.weights_view(self.weight)?);
+        pass.ops().matmul(product, beta, 1.0, input.matrix(), self.matrix(weight).t())?;
         pass.save(input);
         Ok(output)
     }
@@ -140,7 +144,7 @@ mod tests {
             let check = GradCheck::new(|registry| Linear::new(registry, 5, 7, start), 3, 5);
             check.check_gradients(1e-4);
             check.check_values(1e-6, |x, weights| {
-                let product = |out: usize| (0..5).map(|at| x[at] * weights[0][out * 5 + at]).sum::<f64>();
+                let product = |out: usize| (0..5).map(|i| x[i] * weights[0][out * 5 + i]).sum::<f64>();
                 (0..7).map(|out| product(out) + weights.get(1).map_or(0.0, |bias| bias[out])).collect()
             });
         }

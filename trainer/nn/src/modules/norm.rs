@@ -46,23 +46,26 @@ impl Module for Norm {
         let mut moments = pass.tensor_in_place(input.rows(), self.kind.moments_per_row())?;
         let gain = pass.weights_view(self.weight)?;
         let bias = self.bias.map(|bias| pass.weights_view(bias)).transpose()?;
-        let (from, bias) = ([input.values(), gain.values()], bias.as_ref().map(WeightsView::values));
-        pass.ops().normalize(from, bias, self.epsilon, output.values_mut(), moments.values_mut())?;
+        let (operands, bias) = ([input.values(), gain.values()], bias.as_ref().map(WeightsView::values));
+        pass.ops().normalize(operands, bias, self.epsilon, output.values_mut(), moments.values_mut())?;
         pass.save(Saved { input, moments });
         Ok(output)
     }
 
     fn backward(&self, pass: &mut Pass<'_>, mut gradient: Tensor) -> Result<Tensor> {
         let Saved { input, moments } = pass.restore();
+        // The operation adds to `sums`, so they begin with zeros.
         let mut sums = pass.zeros_in_place(self.kind.moments_per_row(), self.width)?;
         let gain = pass.weights_view(self.weight)?;
-        let from = [input.values(), moments.values(), gain.values()];
-        pass.ops().normalize_backward(self.kind, from, gradient.values_mut(), sums.values_mut())?;
+        let operands = [input.values(), moments.values(), gain.values()];
+        pass.ops().normalize_backward(self.kind, operands, gradient.values_mut(), sums.values_mut())?;
         let (width, sums) = (self.width, sums.values());
+        // The bias was added to the registry after the gain, and strategies expect gradients in
+        // reverse order.
         if let Some(bias) = self.bias {
-            pass.accumulate(bias, |ops, into| ops.add(into, sums.slice(width..2 * width)))?;
+            pass.accumulate(bias, |ops, total| ops.add(total, sums.slice(width..2 * width)))?;
         }
-        pass.accumulate(self.weight, |ops, into| ops.add(into, sums.slice(0..width)))?;
+        pass.accumulate(self.weight, |ops, total| ops.add(total, sums.slice(0..width)))?;
         Ok(gradient)
     }
 }
@@ -80,7 +83,7 @@ mod tests {
             let (gain, bias) = (&weights[0], &weights[1]);
             let mean = x.iter().sum::<f64>() / 19.0;
             let variance = x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / 19.0;
-            (0..19).map(|at| (x[at] - mean) / (variance + 1e-5).sqrt() * gain[at] + bias[at]).collect()
+            (0..19).map(|i| (x[i] - mean) / (variance + 1e-5).sqrt() * gain[i] + bias[i]).collect()
         });
     }
 
@@ -90,7 +93,7 @@ mod tests {
         check.check_gradients(2e-4);
         check.check_values(1e-5, |x, weights| {
             let square = x.iter().map(|x| x * x).sum::<f64>() / 19.0;
-            (0..19).map(|at| x[at] / (square + 1e-5).sqrt() * weights[0][at]).collect()
+            (0..19).map(|i| x[i] / (square + 1e-5).sqrt() * weights[0][i]).collect()
         });
     }
 }

@@ -65,6 +65,7 @@ impl Module for QueryKeyNorm {
     }
 
     fn backward(&self, pass: &mut Pass<'_>, mut gradient: Tensor) -> Result<Tensor> {
+        // The tape is a stack, so the norm that saved last restores first.
         for (norm, columns) in self.norms().into_iter().rev() {
             let heads = self.heads_of(pass, &gradient, &columns);
             let of_input = norm.backward(pass, heads)?;
@@ -87,12 +88,12 @@ mod tests {
         let head = |(number, head): (usize, &[f64])| {
             let square = head.iter().map(|x| x * x).sum::<f64>() / DEPTH as f64;
             let rate = 1.0 / (square + 1e-5).sqrt();
-            let gain = |at: usize| match number {
-                0..3 => rate * weights[0][at],
-                3..5 => rate * weights[1][at],
+            let gain = |feature: usize| match number {
+                0..3 => rate * weights[0][feature],
+                3..5 => rate * weights[1][feature],
                 _ => 1.0,
             };
-            head.iter().enumerate().map(|(at, x)| x * gain(at)).collect::<Vec<_>>()
+            head.iter().enumerate().map(|(feature, x)| x * gain(feature)).collect::<Vec<_>>()
         };
         x.chunks_exact(DEPTH).enumerate().flat_map(head).collect()
     }

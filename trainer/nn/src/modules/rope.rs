@@ -97,6 +97,8 @@ impl Module for RotaryEmbedding {
     }
 
     fn backward(&self, pass: &mut Pass<'_>, mut gradient: Tensor) -> Result<Tensor> {
+        // The gradient of a rotation is the rotation by the opposite angle, so backward needs no
+        // saved value.
         self.rotate(pass, &mut gradient, -1.0)?;
         Ok(gradient)
     }
@@ -116,11 +118,11 @@ mod tests {
         for (row, head, pair) in (0..x.len() / columns).flat_map(|row| {
             (0..HEADS).flat_map(move |head| (0..DEPTH / 2).map(move |pair| (row, head, pair)))
         }) {
-            let at = row * columns + head * DEPTH + pair;
+            let first = row * columns + head * DEPTH + pair;
             let angle = (row % sequence) as f64 * 10_000f64.powf(-2.0 * pair as f64 / DEPTH as f64);
-            let (x, y) = (x[at], x[at + DEPTH / 2]);
-            output[at] = x * angle.cos() - y * angle.sin();
-            output[at + DEPTH / 2] = x * angle.sin() + y * angle.cos();
+            let (x, y) = (x[first], x[first + DEPTH / 2]);
+            output[first] = x * angle.cos() - y * angle.sin();
+            output[first + DEPTH / 2] = x * angle.sin() + y * angle.cos();
         }
         output
     }

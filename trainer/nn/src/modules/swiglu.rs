@@ -37,8 +37,6 @@ mod tests {
     fn swiglu_gradients_and_values_are_correct() {
         let check = GradCheck::new(|_| SwiGlu, 3, 22);
         check.check_gradients(2e-4);
-        check.check_values(1e-6, |x, _| {
-            (0..11).map(|at| x[at] / (1.0 + (-x[at]).exp()) * x[at + 11]).collect()
-        });
+        check.check_values(1e-6, |x, _| (0..11).map(|i| x[i] / (1.0 + (-x[i]).exp()) * x[i + 11]).collect());
     }
 }

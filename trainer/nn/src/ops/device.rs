@@ -15,14 +15,14 @@ pub(crate) fn unsupported<T>(what: &str) -> Result<T> {
 
 pub(super) fn matmul(
     compute: &Compute,
-    into: Mat<ViewMut<'_, f32>>,
+    output: Mat<ViewMut<'_, f32>>,
     beta: f32,
     alpha: f32,
     left: Mat<View<'_, f32>>,
     right: Mat<View<'_, f32>>,
 ) -> Result<(), GpuError> {
-    let into = MatrixViewMut::new(into.values, into.rows, into.columns)?;
-    compute.matmul(into, beta, alpha, matrix(&left)?, matrix(&right)?)
+    let output = MatrixViewMut::new(output.values, output.rows, output.columns)?;
+    compute.matmul(output, beta, alpha, matrix(&left)?, matrix(&right)?)
 }
 
 fn matrix<'a>(operand: &'a Mat<View<'a, f32>>) -> Result<MatrixView<'a>, GpuError> {
@@ -30,8 +30,8 @@ fn matrix<'a>(operand: &'a Mat<View<'a, f32>>) -> Result<MatrixView<'a>, GpuErro
     Ok(if operand.is_transposed { matrix.t() } else { matrix })
 }
 
-pub(super) fn add(compute: &Compute, into: ViewMut<'_, f32>, from: View<'_, f32>) -> Result<(), GpuError> {
-    compute.add(into, from, 1.0, 1.0)
+pub(super) fn add(compute: &Compute, sum: ViewMut<'_, f32>, values: View<'_, f32>) -> Result<(), GpuError> {
+    compute.add(sum, values, 1.0, 1.0)
 }
 
 pub(super) fn normalize_backward(
@@ -89,14 +89,15 @@ pub(super) fn attention_backward(
     compute: &Compute,
     shape: &AttentionShape<'_>,
     _: Range<usize>,
-    from: [View<'_, f32>; 3],
+    [input, log_sums, gradient]: [View<'_, f32>; 3],
     [keys, _]: [Option<View<'_, f32>>; 2],
     result: ViewMut<'_, f32>,
     _: Option<ViewMut<'_, f32>>,
 ) -> Result<()> {
-    let mut room = compute.stream().alloc_uninit(from[1].len())?;
+    // The kernels need room for one number per query and head, as many as `log_sums` has.
+    let mut room = compute.stream().alloc_uninit(log_sums.len())?;
     let shape = device_shape(shape, keys.is_some())?;
-    Ok(compute.attention_backward(shape, from, result, room.view_mut(..))?)
+    Ok(compute.attention_backward(shape, [input, log_sums, gradient], result, room.view_mut(..))?)
 }
 
 pub(super) fn merge_attention(

@@ -61,6 +61,7 @@ impl Registry {
     /// # Errors
     /// Fails for a pattern without a match, and suggests similar names.
     pub fn set_groups(&mut self, groups: &[ParamGroup]) -> Result<()> {
+        // All patterns are checked first, so that a wrong one leaves every parameter as it was.
         for pattern in groups.iter().flat_map(|group| &group.parameters) {
             self.check_match(pattern, "no parameter of optimizer.groups")?;
         }
@@ -81,8 +82,8 @@ impl Registry {
         if names().any(|name| pattern::selects(pattern, name)) {
             return Ok(());
         }
-        let near = pattern::suggestions(pattern, names().flat_map(pattern::with_ancestors));
-        Err(Error::invalid(format!("{nothing} is called `{pattern}`; near are {near}")))
+        let suggested = pattern::suggestions(pattern, names().flat_map(pattern::with_ancestors));
+        Err(Error::invalid(format!("{nothing} is called `{pattern}`; near are {suggested}")))
     }
 }
 

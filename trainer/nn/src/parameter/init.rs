@@ -38,5 +38,6 @@ pub(super) fn stream(seed: u64, name: &str) -> u64 {
 fn normal(stream: u64, index: u64) -> f64 {
     let (first, second) =
         (splitmix(stream ^ splitmix(2 * index)), splitmix(stream ^ splitmix(2 * index + 1)));
+    // A random number can be 0, whose logarithm is infinite, but it is never 1.
     (-2.0 * (1.0 - unit_f64(first)).ln()).sqrt() * (TAU * unit_f64(second)).cos()
 }

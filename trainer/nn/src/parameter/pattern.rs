@@ -26,6 +26,7 @@ pub fn selects(pattern: &str, path: &str) -> bool {
 /// Returns the three paths most similar to `pattern`, as text.
 pub fn suggestions<'a>(pattern: &str, paths: impl IntoIterator<Item = &'a str>) -> String {
     let distance = |path: &'a str| (strsim::damerau_levenshtein(pattern, path), path);
+    // The set sorts paths by distance, and drops those that the caller gave twice.
     let nearest: BTreeSet<_> = paths.into_iter().map(distance).collect();
     nearest.into_iter().take(3).map(|(_, path)| format!("`{path}`")).collect::<Vec<_>>().join(", ")
 }

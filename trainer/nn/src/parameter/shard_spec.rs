@@ -140,6 +140,7 @@ impl ShardSpec {
         (0..self.block_count).map(move |number| {
             let (local_start, share) = self.local_blocks().bounds(number);
             let (global_start, extent) = self.global_blocks().bounds(number);
+            // The last shards may have padding only, and then their run is empty.
             let start = (self.index_in_block(number) * share).min(extent);
             (local_start, global_start + start, share.min(extent - start))
         })

@@ -41,6 +41,7 @@ impl<'a> Pass<'a> {
         let Some(device) = self.device else { return Ok(WeightsView::Host(self.strategy.weights(id))) };
         match self.strategy.device_store(id) {
             Some(store) => Ok(WeightsView::Device(store.device_weights(id))),
+            // The strategy has its weights on the host, and kernels read memory of the GPU only.
             None => device.weights(id, self.strategy.weights(id)).map(WeightsView::Copied),
         }
     }
@@ -58,6 +59,7 @@ impl<'a> Pass<'a> {
         if let (Some(device), Some(store)) = (self.device, self.strategy.device_store_mut(id)) {
             let gradient = store.device_gradient(id)?;
             let add = |gradient| add(&**device.compute(), ValuesMut::Device(gradient));
+            // A frozen parameter has no gradient, and then `add` is not called.
             return gradient.map_or(Ok(()), add);
         }
         match (self.device, self.strategy.weights_and_gradient(id)) {

@@ -40,6 +40,8 @@ impl Pass<'_> {
     pub fn with_new_tape<R>(&mut self, body: impl FnOnce(&mut Self) -> Result<R>) -> Result<(R, Tape)> {
         let tape = std::mem::take(self.tape());
         let result = body(self);
+        // The outer tape is put back before an error returns, because its values belong to modules
+        // around `body`.
         let aside = std::mem::replace(self.tape(), tape);
         Ok((result?, aside))
     }

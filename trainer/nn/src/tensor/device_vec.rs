@@ -28,6 +28,7 @@ impl DeviceVec {
 
     /// Copies the vector.
     pub(crate) fn copy(&self) -> Result<Self> {
+        // The copy writes every element, so the new memory needs no zeros.
         let room = self.compute.stream().alloc_uninit(self.buffer.len())?;
         let mut copy = Self::from_buffer(&self.compute, &self.memory, room);
         self.compute.copy(copy.buffer.view_mut(..), self.buffer.view(..))?;

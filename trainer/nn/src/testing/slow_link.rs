@@ -23,6 +23,7 @@ impl Link for SlowLink {
         parts: &mut dyn Iterator<Item = unisono_reducers::Source<'a>>,
     ) -> Result<bool> {
         let now = Instant::now();
+        // A refused message keeps its time of arrival, so that repeated calls do not delay it.
         if self.due[lane].is_none() {
             let takes = self.seconds + bytes as f64 * self.seconds_per_byte;
             self.free = self.free.max(now) + Duration::from_secs_f64(takes);

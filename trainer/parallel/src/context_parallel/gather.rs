@@ -28,6 +28,8 @@ impl ChunkExchange for Gather {
     }
 
     fn scatter_sum(&mut self, pass: &Pass<'_>, gradients: &[f32], chunk: &mut [f32]) -> Result<()> {
+        // Each rank receives the shard of its number, so the rows go back to the order of ranks
+        // first.
         let gradients = self.order.by_rank(gradients);
         pass.waits()
             .time("gradients of keys and values", || self.ranks.reduce_scatter(gradients, chunk, Sum))?;

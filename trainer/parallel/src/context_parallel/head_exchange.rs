@@ -75,13 +75,13 @@ impl HeadExchange {
     fn columns_of(&self, rank: usize, side: Side) -> Vec<usize> {
         let (heads, kv_heads) = (self.attention.heads(), self.attention.kv_heads());
         let head_dim = self.attention.head_dim();
-        let mut all: Vec<usize> = self.heads_of(rank).collect();
+        let mut blocks: Vec<usize> = self.heads_of(rank).collect();
         if let Side::Input = side {
             let kv = self.kv_heads_of(rank);
-            all.extend(kv.iter().map(|head| heads + head));
-            all.extend(kv.iter().map(|head| heads + kv_heads + head));
+            blocks.extend(kv.iter().map(|head| heads + head));
+            blocks.extend(kv.iter().map(|head| heads + kv_heads + head));
         }
-        all.into_iter().map(|head| head * head_dim).collect()
+        blocks.into_iter().map(|block| block * head_dim).collect()
     }
 
     /// Returns the elements that this rank exchanges with each rank: its rows of that rank's heads,
@@ -89,11 +89,11 @@ impl HeadExchange {
     fn counts(&self, side: Side) -> [Vec<usize>; 2] {
         let SharedSequence { ranks, group_size, .. } = &self.shared;
         let rows = self.rows() * self.attention.head_dim();
-        let own = self.columns_of(self.own(), side).len();
+        let blocks = self.columns_of(self.own(), side).len();
         let mut counts = [vec![0; ranks.size()], vec![0; ranks.size()]];
         for (member, rank) in (0..*group_size).zip(self.shared.members(self.shared.own_group())) {
             counts[0][rank] = self.columns_of(member, side).len() * rows;
-            counts[1][rank] = own * rows;
+            counts[1][rank] = blocks * rows;
         }
         counts
     }
@@ -105,8 +105,8 @@ impl HeadExchange {
 
     /// Returns the row of row `row` of a rank in tensors of all rows of the group.
     fn whole_row(&self, rank: usize, row: usize) -> usize {
-        let (number, within) = (row / self.shared.length, row % self.shared.length);
-        number * self.shared.group_length() + self.places[rank][within]
+        let (number, chunk_row) = (row / self.shared.length, row % self.shared.length);
+        number * self.shared.group_length() + self.places[rank][chunk_row]
     }
 
     fn all_to_all(
@@ -127,33 +127,34 @@ impl HeadExchange {
         let [sends, receives] = self.counts(side);
         let dim = self.attention.head_dim();
         let mut packed = pass.floats(sends.iter().sum());
-        let mut to = packed.chunks_exact_mut(dim);
+        let mut blocks = packed.chunks_exact_mut(dim);
         for rank in 0..self.shared.group_size {
             let columns = self.columns_of(rank, side);
             for (row, &column) in
                 (0..rows.rows()).flat_map(|row| columns.iter().map(move |column| (row, column)))
             {
-                to.next().expect("room").copy_from_slice(&rows.row(row)[column..column + dim]);
+                blocks.next().expect("room").copy_from_slice(&rows.row(row)[column..column + dim]);
             }
         }
         let received = self.all_to_all(pass, [&sends, &receives], &packed)?;
         let width = self.columns_of(self.own(), side).len() * dim;
-        let mut whole = pass.tensor(rows.rows() * self.shared.group_size, width);
-        for (at, values) in received.chunks_exact(width.max(1)).enumerate() {
-            let row = self.whole_row(at / rows.rows(), at % rows.rows());
-            whole.row_mut(row).copy_from_slice(values);
+        let mut group_rows = pass.tensor(rows.rows() * self.shared.group_size, width);
+        // A rank without heads has a width of 0, and chunks of no elements would panic.
+        for (index, values) in received.chunks_exact(width.max(1)).enumerate() {
+            let row = self.whole_row(index / rows.rows(), index % rows.rows());
+            group_rows.row_mut(row).copy_from_slice(values);
         }
-        Ok(whole)
+        Ok(group_rows)
     }
 
     /// Returns this rank's positions of all heads, from all positions of this rank's heads. Values
     /// of a head that several ranks have are added up.
-    pub(super) fn to_rows(&self, pass: &Pass<'_>, side: Side, whole: &Tensor) -> Result<Tensor> {
+    pub(super) fn to_rows(&self, pass: &Pass<'_>, side: Side, group_rows: &Tensor) -> Result<Tensor> {
         let [receives, sends] = self.counts(side);
         let (rows, dim) = (self.rows(), self.attention.head_dim());
         let mut packed = pass.floats(sends.iter().sum());
-        for (at, values) in packed.chunks_exact_mut(whole.columns().max(1)).enumerate() {
-            values.copy_from_slice(whole.row(self.whole_row(at / rows, at % rows)));
+        for (index, values) in packed.chunks_exact_mut(group_rows.columns().max(1)).enumerate() {
+            values.copy_from_slice(group_rows.row(self.whole_row(index / rows, index % rows)));
         }
         let received = self.all_to_all(pass, [&sends, &receives], &packed)?;
         let width = match side {
@@ -161,13 +162,13 @@ impl HeadExchange {
             Side::Output => self.attention.width(),
         };
         let mut result = Tensor::zeros(pass.memory(), rows, width);
-        let mut from = received.chunks_exact(dim);
+        let mut blocks = received.chunks_exact(dim);
         for rank in 0..self.shared.group_size {
             let columns = self.columns_of(rank, side);
             for (row, &column) in (0..rows).flat_map(|row| columns.iter().map(move |column| (row, column))) {
-                let values = from.next().expect("values");
-                let to = &mut result.row_mut(row)[column..column + dim];
-                to.iter_mut().zip(values).for_each(|(to, value)| *to += value);
+                let values = blocks.next().expect("values");
+                let sums = &mut result.row_mut(row)[column..column + dim];
+                sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
             }
         }
         Ok(result)

@@ -78,6 +78,8 @@ impl Ring {
     fn advance(&mut self, pass: &Pass<'_>, input: &Tensor) -> Result<()> {
         if let Some(next) = self.next.take() {
             let (received, sent) = next.wait(pass, "keys and values")?;
+            // The tensors of the last hop and of the used block serve the next hop, so that hops
+            // allocate nothing.
             self.rooms.push(sent);
             self.rooms.extend(self.block.replace(received));
             return Ok(());
@@ -108,6 +110,7 @@ impl KvBlocks for Ring {
         if self.used + 1 < count {
             let mut copy = self.rooms.pop().expect("a room");
             let room = self.rooms.pop().expect("a room");
+            // A copy travels, because attention reads the block while the message is under way.
             copy.data_mut().copy_from_slice(block.data());
             self.next = Some(Hop::start(&self.shared, copy, room, KEYS_TAG));
         }
@@ -146,6 +149,7 @@ impl KvBlocks for Ring {
     /// Writes the gradients that return to this rank to the rows of `result`.
     fn end_backward(self: Box<Self>, pass: &mut Pass<'_>, result: &mut Tensor) -> Result<()> {
         let Self { attention, block, rooms, gradients_hop, .. } = *self;
+        // Their memory is free for other uses while this rank waits.
         drop((block, rooms));
         let hop = gradients_hop.expect("there is a block");
         let (gradients, _) = hop.wait(pass, "gradients of keys and values")?;

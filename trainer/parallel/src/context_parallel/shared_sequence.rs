@@ -56,9 +56,10 @@ impl SharedSequence {
 
     /// Returns the positions of a group's rows of a sequence, ascending.
     pub(super) fn positions(&self, group: usize) -> Vec<usize> {
-        let mut all: Vec<usize> = self.members(group).flat_map(|rank| self.positions_of(rank)).collect();
-        all.sort_unstable();
-        all
+        let mut positions: Vec<usize> =
+            self.members(group).flat_map(|rank| self.positions_of(rank)).collect();
+        positions.sort_unstable();
+        positions
     }
 
     /// Returns how many keys of a group each row of this rank's group attends to: with `is_causal`
@@ -67,7 +68,7 @@ impl SharedSequence {
         if !is_causal {
             return vec![self.group_length(); self.group_length()];
         }
-        let (own, keys) = (self.positions(self.own_group()), self.positions(group));
-        own.into_iter().map(|own| keys.partition_point(|&key| key <= own)).collect()
+        let (queries, keys) = (self.positions(self.own_group()), self.positions(group));
+        queries.into_iter().map(|query| keys.partition_point(|&key| key <= query)).collect()
     }
 }

@@ -51,9 +51,9 @@ fn run_rank(
     memory: &Allocator,
 ) -> ([Vec<f32>; 2], [u64; 2]) {
     let (memory, rows) = (memory.clone(), rows_of(sharing, group.rank()));
-    let own = |all: &[f32], columns: usize| {
+    let own_rows = |values: &[f32], columns: usize| {
         let part: Vec<f32> =
-            rows.iter().flat_map(|row| &all[row * columns..(row + 1) * columns]).copied().collect();
+            rows.iter().flat_map(|row| &values[row * columns..(row + 1) * columns]).copied().collect();
         Tensor::from_slice(&memory, rows.len(), columns, &part)
     };
     let mut strategy = LocalStrategy::new(Inventory::default(), &memory, 0);
@@ -65,27 +65,27 @@ fn run_rank(
     }
     let bytes = || group.traffic_stats().expect("a count").bytes;
     let start = bytes();
-    let output = attention.forward(&mut pass, own(values[0], attention.input_width())).expect("forward");
+    let output = attention.forward(&mut pass, own_rows(values[0], attention.input_width())).expect("forward");
     let middle = bytes();
-    let gradient = attention.backward(&mut pass, own(values[1], attention.width())).expect("backward");
+    let gradient = attention.backward(&mut pass, own_rows(values[1], attention.width())).expect("backward");
     ([output.data().to_vec(), gradient.data().to_vec()], [middle - start, bytes() - middle])
 }
 
 fn run(sharing: Sharing, attention: Attention, values: [&[f32]; 2]) -> Found {
     let parts =
         run_ranks(sharing.ranks, |group| run_rank(&group, sharing, attention, values, &Allocator::default()));
-    let mut all =
+    let mut joined =
         [attention.width(), attention.input_width()].map(|columns| vec![0.0; SEQUENCES * SEQUENCE * columns]);
-    for (rank, (own, _)) in parts.iter().enumerate() {
+    for (rank, (results, _)) in parts.iter().enumerate() {
         let rows = rows_of(sharing, rank);
-        for (all, own) in all.iter_mut().zip(own) {
-            let columns = own.len() / rows.len();
-            for (row, values) in rows.iter().zip(own.chunks_exact(columns)) {
-                all[row * columns..(row + 1) * columns].copy_from_slice(values);
+        for (joined, result) in joined.iter_mut().zip(results) {
+            let columns = result.len() / rows.len();
+            for (row, values) in rows.iter().zip(result.chunks_exact(columns)) {
+                joined[row * columns..(row + 1) * columns].copy_from_slice(values);
             }
         }
     }
-    Found { values: all, sent: parts.into_iter().map(|(_, sent)| sent).collect() }
+    Found { values: joined, sent: parts.into_iter().map(|(_, sent)| sent).collect() }
 }
 
 const ALONE: Sharing =
@@ -94,10 +94,10 @@ const ALONE: Sharing =
 /// Returns all ways of sharing between 2 to 8 ranks.
 fn all_sharings() -> Vec<Sharing> {
     let ranks = [2, 3, 4, 8].into_iter().flat_map(|ranks| {
-        let all = [KvTransfer::Gather, KvTransfer::Ring, KvTransfer::Ulysses];
-        all.map(|transfer| Sharing { ranks, transfer, ..ALONE })
+        let transfers = [KvTransfer::Gather, KvTransfer::Ring, KvTransfer::Ulysses];
+        transfers.map(|transfer| Sharing { ranks, transfer, ..ALONE })
     });
-    let both = [(4, 2), (6, 2), (6, 3), (8, 2), (8, 4)].map(|(ranks, neighbors)| Sharing {
+    let rings_of_groups = [(4, 2), (6, 2), (6, 3), (8, 2), (8, 4)].map(|(ranks, neighbors)| Sharing {
         ranks,
         neighbors,
         transfer: KvTransfer::Ring,
@@ -105,7 +105,7 @@ fn all_sharings() -> Vec<Sharing> {
     });
     let placements = [Placement::Contiguous, Placement::Striped, Placement::ZigZag];
     let placed = |sharing| placements.map(|placement| Sharing { placement, ..sharing });
-    ranks.chain(both).flat_map(placed).collect()
+    ranks.chain(rings_of_groups).flat_map(placed).collect()
 }
 
 #[test]
@@ -115,13 +115,13 @@ fn shared_sequences_match_whole_ones() {
         let columns = [attention.input_width(), attention.width()];
         let [input, slope] =
             columns.map(|columns| random_values(columns as u64, SEQUENCES * SEQUENCE * columns));
-        let whole = run(ALONE, attention, [&input, &slope]);
+        let expected = run(ALONE, attention, [&input, &slope]);
         for sharing in all_sharings() {
             let found = run(sharing, attention, [&input, &slope]);
-            for (found, whole) in found.values.iter().zip(&whole.values) {
-                let most = whole.iter().fold(0.0f32, |most, value| most.max(value.abs()));
-                let near = |(one, other): (&f32, &f32)| (one - other).abs() <= 1e-5 * most;
-                assert!(found.iter().zip(whole).all(near), "{sharing:?}, {attention:?}");
+            for (found, expected) in found.values.iter().zip(&expected.values) {
+                let most = expected.iter().fold(0.0f32, |most, value| most.max(value.abs()));
+                let is_near = |(left, right): (&f32, &f32)| (left - right).abs() <= 1e-5 * most;
+                assert!(found.iter().zip(expected).all(is_near), "{sharing:?}, {attention:?}");
             }
         }
     }
@@ -210,8 +210,8 @@ fn scores(ranks: usize, placement: Placement) -> Vec<usize> {
 fn striped_and_zig_zag_placements_balance_causal_work() {
     for ranks in [2, 3, 4, 8] {
         let spread = |placement| {
-            let all = scores(ranks, placement);
-            *all.iter().max().unwrap() as f64 / *all.iter().min().unwrap() as f64
+            let scores = scores(ranks, placement);
+            *scores.iter().max().unwrap() as f64 / *scores.iter().min().unwrap() as f64
         };
         assert!(spread(Placement::Striped) <= 1.1, "{}", spread(Placement::Striped));
         assert!(spread(Placement::ZigZag) <= 1.001);

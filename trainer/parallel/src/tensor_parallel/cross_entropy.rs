@@ -57,6 +57,7 @@ impl VocabParallelCrossEntropy {
         let (powers, max) = (logits.values_mut(), stats.row_max.values_mut());
         pass.ops().class_backward(powers, &stats.targets, stats.sums.values(), max, share)?;
         let loss = pass.ops().sum(stats.row_max.values())?;
+        // The operation has put the gradient in place of the logits, so backward only scales it.
         pass.save(logits);
         Ok((loss * f64::from(share)) as f32)
     }
@@ -108,6 +109,8 @@ impl VocabParallelCrossEntropy {
         // added.
         pass.waits().time("greatest logits", || row_max.all_reduce(&self.group, Max))?;
         ops.class_exp(logits.values_mut(), &targets, row_max.values(), sums.values_mut())?;
+        // One collective sums the exponentials and the logits at the targets, which are in one
+        // tensor.
         pass.waits().time("sums of the loss", || sums.all_reduce(&self.group, Sum))?;
         Ok(SoftmaxStats { targets, row_max, sums })
     }

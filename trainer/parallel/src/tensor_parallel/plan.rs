@@ -49,6 +49,7 @@ impl ParallelPlan {
 
     /// Returns the sharding of the layer at `path`.
     pub(crate) fn style(&self, path: &str) -> ParallelStyle {
+        // Paths without a rule are recorded, too, because `check` suggests names out of all paths.
         self.matched_paths.borrow_mut().insert(path.to_owned());
         let line = self.rules.iter().find(|(pattern, _)| matches(pattern, path));
         line.map_or(ParallelStyle::Replicated, |(_, style)| *style)
@@ -59,7 +60,7 @@ impl ParallelPlan {
         let paths = self.matched_paths.borrow();
         let idle = self.rules.iter().find(|(pattern, _)| !paths.iter().any(|path| matches(pattern, path)));
         let Some((pattern, _)) = idle else { return Ok(()) };
-        let near = suggestions(pattern, paths.iter().map(String::as_str));
-        Err(Error::invalid(format!("no map is called `{pattern}`; near are {near}")))
+        let suggested = suggestions(pattern, paths.iter().map(String::as_str));
+        Err(Error::invalid(format!("no map is called `{pattern}`; near are {suggested}")))
     }
 }

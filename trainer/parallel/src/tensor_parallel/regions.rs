@@ -99,7 +99,7 @@ impl Module for BiasAdd {
     }
 
     fn backward(&self, pass: &mut Pass<'_>, gradient: Tensor) -> Result<Tensor> {
-        pass.accumulate(self.0, |ops, into| ops.add_rows(into, gradient.values()))?;
+        pass.accumulate(self.0, |ops, sum| ops.add_rows(sum, gradient.values()))?;
         Ok(gradient)
     }
 }

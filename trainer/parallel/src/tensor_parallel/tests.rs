@@ -92,10 +92,10 @@ impl Module for Gains {
 }
 
 fn layer(registry: &mut Registry, split: &TensorParallel) -> Sequential {
-    let into = registry.scope("into", |r| split.linear(r, 4, 10, LinearInit::fan_in(4)));
+    let first = registry.scope("into", |r| split.linear(r, 4, 10, LinearInit::fan_in(4)));
     let gains = registry.scope("gains", |r| Gains::new(r, split, 10));
-    let out = registry.scope("out", |r| split.linear(r, 10, 4, LinearInit::fan_in(10)));
-    Sequential(vec![into, Box::new(gains), out])
+    let last = registry.scope("out", |r| split.linear(r, 10, 4, LinearInit::fan_in(10)));
+    Sequential(vec![first, Box::new(gains), last])
 }
 
 fn plan() -> ParallelPlan {
@@ -114,9 +114,9 @@ fn sharded_layer_matches_unsharded() {
             let split = TensorParallel::new(Some(group.into()), false, plan());
             forward_and_backward(6, 4, |registry| layer(registry, &split))
         }) {
-            let near =
+            let is_near =
                 |left: &[f32], right: &[f32]| left.iter().zip(right).all(|(a, b)| (a - b).abs() < 1e-6);
-            assert!(near(&output, &reference) && near(&gradient, &slope), "{parts} parts");
+            assert!(is_near(&output, &reference) && is_near(&gradient, &slope), "{parts} parts");
         }
     }
 }
@@ -146,18 +146,18 @@ fn column_parallel_outputs_are_slices_of_the_whole() {
         let reference = outputs_of(&TensorParallel::default());
         for parts in [2, 3, 4] {
             let each = run_ranks(parts, |group| {
-                let before = group.traffic_stats().unwrap().bytes;
+                let start = group.traffic_stats().unwrap().bytes;
                 let split = TensorParallel::new(Some(group.clone().into()), false, plan());
-                (outputs_of(&split), group.traffic_stats().unwrap().bytes - before)
+                (outputs_of(&split), group.traffic_stats().unwrap().bytes - start)
             });
             let width = outputs / parts;
             for (rank, (output, sent)) in each.into_iter().enumerate() {
                 let slice = columns_of(&reference, outputs, rank * width..(rank + 1) * width);
                 // Kernels round the columns at the edge of a matrix in another order.
                 let most = if width.is_multiple_of(16) { 0.0 } else { 1e-6 };
-                let near = |(left, right): (&f32, &f32)| (left - right).abs() <= most;
+                let is_near = |(left, right): (&f32, &f32)| (left - right).abs() <= most;
                 let what = format!("rank {rank} of {parts}, {inputs} x {outputs}");
-                assert!(output.len() == slice.len() && output.iter().zip(&slice).all(near), "{what}");
+                assert!(output.len() == slice.len() && output.iter().zip(&slice).all(is_near), "{what}");
                 assert_eq!(sent, 0, "forward sends nothing");
             }
         }

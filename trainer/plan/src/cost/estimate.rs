@@ -200,8 +200,8 @@ impl Estimate<'_> {
         let [dense, _] = self.domains();
         let part = DomainPart { parameters: self.parameters(), ..dense };
         let counts = self.collective_counts(part, bucket, micro_batches);
-        let between = if part.groups.groups > 1 { 2.0 * counts.reduced } else { 0.0 };
-        counts.exchanged(part.kind).iter().sum::<f64>() + between
+        let group_sums = if part.groups.groups > 1 { 2.0 * counts.reduced } else { 0.0 };
+        counts.exchanged(part.kind).iter().sum::<f64>() + group_sums
     }
 
     /// Returns the numbers of gathers, reductions and steps of buckets, in place of their bytes.
@@ -221,10 +221,10 @@ impl Estimate<'_> {
         let ParallelConfig { tensor, expert, .. } = self.parallel;
         let [others, experts] = self.domains();
         let parts = [(others, tensor), (experts, tensor * expert)];
-        let within = parts.map(|(part, apart)| self.exchanges_within(part, apart, bucket, micro_batches));
-        let between = parts.map(|(part, apart)| self.exchange_between(part, apart, bucket, micro_batches));
-        let mut phases = [0, 1, 2].map(|phase| within.map(|exchanges| exchanges[phase]).to_vec());
-        phases[1].extend(between);
+        let in_groups = parts.map(|(part, apart)| self.exchanges_within(part, apart, bucket, micro_batches));
+        let group_sums = parts.map(|(part, apart)| self.exchange_between(part, apart, bucket, micro_batches));
+        let mut phases = [0, 1, 2].map(|phase| in_groups.map(|exchanges| exchanges[phase]).to_vec());
+        phases[1].extend(group_sums);
         phases.map(|mut phase_exchanges| {
             phase_exchanges.retain(|exchange| exchange.bytes > 0.0);
             phase_exchanges
@@ -278,16 +278,16 @@ impl Estimate<'_> {
 
     /// Returns the fraction of the communication in backward that each micro-batch has before the
     /// last, and that of the last: ZeRO-3 gathers weights in each, and gradients are reduced in
-    /// each or in the last. `between` is the fraction that is sums between groups.
-    pub(super) fn backward_fractions(&self, micro_batches: usize, between: f64) -> [f64; 2] {
+    /// each or in the last. `group_sums` is the fraction that is sums between groups.
+    pub(super) fn backward_fractions(&self, micro_batches: usize, group_sums: f64) -> [f64; 2] {
         let kind = self.dense_kind();
         let gathers = f64::from(kind == ParallelKind::Zero3);
         let reduces = f64::from(self.reduces_in_each(kind));
         let [each, last] = [gathers + reduces, gathers + 1.0];
         let total = each * (micro_batches - 1) as f64 + last;
-        let sums = between / self.reductions(kind, micro_batches);
-        let within = 1.0 - between;
-        [within * (each / total) + reduces * sums, within * (last / total) + sums]
+        let sums = group_sums / self.reductions(kind, micro_batches);
+        let in_groups = 1.0 - group_sums;
+        [in_groups * (each / total) + reduces * sums, in_groups * (last / total) + sums]
     }
 }
 
@@ -317,11 +317,11 @@ mod tests {
             let bytes: f64 = across.map(|exchange| exchange.bytes).sum();
             (bytes, StepTime::new(&estimate, 1, 1, 25e6))
         };
-        let ((whole, slow), (groups, fast)) = (evaluated(0), evaluated(hardware.per_host));
+        let ((ungrouped, slow), (groups, fast)) = (evaluated(0), evaluated(hardware.per_host));
         // An eighth of the gradients goes to seven of eight hosts and back, instead of three times
         // the weights to all other ranks.
         let expected = 2.0 / 8.0 * 7.0 / 8.0 / (3.0 * 63.0 / 64.0);
-        assert!((groups / whole / expected - 1.0).abs() < 1e-9, "{groups} of {whole}");
+        assert!((groups / ungrouped / expected - 1.0).abs() < 1e-9, "{groups} of {ungrouped}");
         assert!(fast.communication < slow.communication && fast.hidden <= fast.communication);
     }
 
@@ -329,12 +329,13 @@ mod tests {
     fn backward_divides_all_of_its_communication_among_passes() {
         let (shape, hardware) = (ModelShape::from_parameters(1e9), Hardware::named("h100-80", 8).unwrap());
         for kind in SHARDING {
-            for (reduces_each, between) in [(false, 0.0), (false, 0.4), (true, 0.0), (true, 0.4)] {
+            for (reduces_each, group_sums) in [(false, 0.0), (false, 0.4), (true, 0.0), (true, 0.4)] {
                 let parallel = ParallelConfig { kind, reduces_each, ..ParallelConfig::replicated(8) };
                 let estimate = Estimate { shape: &shape, hardware: &hardware, parallel };
-                let [each, last] = estimate.backward_fractions(4, between);
+                let [each, last] = estimate.backward_fractions(4, group_sums);
                 let total = 3.0 * each + last;
-                assert!((total - 1.0).abs() < 1e-9 && last >= between / 4.0, "{parallel:?}: {each}, {last}");
+                assert!((total - 1.0).abs() < 1e-9, "{parallel:?}: {each}, {last}");
+                assert!(last >= group_sums / 4.0, "{parallel:?}: {each}, {last}");
             }
         }
     }

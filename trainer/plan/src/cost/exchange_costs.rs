@@ -66,11 +66,11 @@ mod tests {
         };
         let times = |bytes| [2, 8].map(|ranks| cost.time(&gather(ranks, bytes)));
         let solved = CoreCost::new(times(0.0), times(1e6), 7.0, 1e6);
-        let near = |left: f64, right: f64| assert!((left / right - 1.0).abs() < 1e-6, "{solved:?}");
-        near(solved.collective, cost.collective);
-        near(solved.message, cost.message);
-        near(solved.byte, cost.byte);
-        near(times(1e6)[1], 1.17e-3);
+        let assert_near = |left: f64, right: f64| assert!((left / right - 1.0).abs() < 1e-6, "{solved:?}");
+        assert_near(solved.collective, cost.collective);
+        assert_near(solved.message, cost.message);
+        assert_near(solved.byte, cost.byte);
+        assert_near(times(1e6)[1], 1.17e-3);
     }
 
     #[test]

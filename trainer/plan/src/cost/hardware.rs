@@ -83,8 +83,8 @@ impl Hardware {
             return Err(Error::invalid("a plan for 0 ranks"));
         }
         let numbers = preset(name)?;
-        let [memory, memory_bandwidth, teraflops, within, across] = numbers;
-        let intra_host = Link { alpha: 5e-6, beta: within * 1e9 };
+        let [memory, memory_bandwidth, teraflops, in_host, across] = numbers;
+        let intra_host = Link { alpha: 5e-6, beta: in_host * 1e9 };
         Ok(Self {
             ranks,
             per_host: ranks.min(8),

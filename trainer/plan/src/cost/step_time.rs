@@ -52,11 +52,11 @@ impl StepTime {
         let again = if estimate.recomputes() { computing / 3.0 } else { 0.0 };
         // While keys and values go round, a rank attends to those that it has.
         let round = on_links(|kind| kind == ExchangeKind::Ring);
-        let beside = shape.attention_share() * (computing + again);
+        let attention = shape.attention_share() * (computing + again);
         let times = Self {
             forward: computing / 3.0,
             backward: computing * 2.0 / 3.0 + again,
-            in_layers: on_links(ExchangeKind::is_in_layers) + (round - beside).max(0.0),
+            in_layers: on_links(ExchangeKind::is_in_layers) + (round - attention).max(0.0),
             communication: communication.iter().map(|phase| phase.seconds).sum(),
             optimizer: ranks_per_core * 2.0 * estimate.kept().iter().sum::<f64>() / hardware.memory_bandwidth,
             hidden: 0.0,
@@ -138,11 +138,11 @@ impl Phase {
         let time = |exchange: &Exchange| exchange.link_time(hardware);
         let is_between = |exchange: &&Exchange| exchange.kind == ExchangeKind::Groups;
         let seconds: f64 = exchanges.iter().map(time).sum();
-        let between: f64 = exchanges.iter().filter(is_between).map(time).sum();
+        let group_seconds: f64 = exchanges.iter().filter(is_between).map(time).sum();
         let others = exchanges.iter().filter(|exchange| !is_between(exchange));
         Self {
             seconds,
-            between: if seconds > 0.0 { between / seconds } else { 0.0 },
+            between: if seconds > 0.0 { group_seconds / seconds } else { 0.0 },
             collectives: others.map(|exchange| exchange.collectives).sum(),
         }
     }
@@ -152,8 +152,8 @@ impl Phase {
     /// needs first.
     fn hidden(&self, passes: &[Pass]) -> f64 {
         let all_but_one = 1.0 - 1.0 / self.collectives.max(1.0);
-        let beside = |pass: &Pass| pass.count * pass.seconds.min(pass.fraction * self.seconds);
-        passes.iter().map(beside).sum::<f64>().min(all_but_one * self.seconds)
+        let hidden = |pass: &Pass| pass.count * pass.seconds.min(pass.fraction * self.seconds);
+        passes.iter().map(hidden).sum::<f64>().min(all_but_one * self.seconds)
     }
 }
 

@@ -40,8 +40,9 @@ pub(super) fn choose(decided: Result<Decision>, search: &Search, shape: &ModelSh
 /// little sharding.
 fn simplest(search: &Search) -> Option<&Candidate> {
     let fastest = search.fitting.first()?.seconds();
-    let near = search.fitting.iter().take_while(|candidate| fastest >= MIN_SPEEDUP * candidate.seconds());
-    near.min_by_key(|candidate| {
+    let nearly_fastest =
+        search.fitting.iter().take_while(|candidate| fastest >= MIN_SPEEDUP * candidate.seconds());
+    nearly_fastest.min_by_key(|candidate| {
         let ParallelConfig { kind, tensor, pipeline, context, expert, activation_checkpointing, .. } =
             candidate.parallel;
         (pipeline, context, activation_checkpointing, Reverse(expert), tensor, kind as usize)

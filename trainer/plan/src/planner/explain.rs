@@ -84,9 +84,9 @@ fn placement(answer: &PlanReport) -> String {
         ("data parallel", "gradients", 2.0 * layer, "anywhere, behind backward"),
     ];
     let row = |(name, what, bytes, place): (&str, &str, f64, &str)| {
-        let [within, across] =
+        let [in_host, across] =
             [hardware.intra_host, hardware.inter_host].map(|link| time(link.time(1.0, bytes)));
-        vec![name.to_owned(), what.to_owned(), size(bytes), within, across, place.to_owned()]
+        vec![name.to_owned(), what.to_owned(), size(bytes), in_host, across, place.to_owned()]
     };
     let heading = row_of(["", "what, of one layer and sample", "bytes", "within", "across", "belongs"]);
     table(&std::iter::once(heading).chain(kinds.into_iter().map(row)).collect::<Vec<_>>())
@@ -97,12 +97,12 @@ fn curve(answer: &PlanReport) -> String {
     let (link, shape) = (answer.hardware.inter_host, &answer.shape);
     let gradients = shape.bytes.weight * shape.parameters;
     let row = |ranks: usize| {
-        let [around, by_trees] =
+        let [by_ring, by_trees] =
             [ring(), tree()].map(|algorithm| link.collective(algorithm, ranks, gradients));
         let latency = link.collective(ring(), ranks, 0.0);
         vec![
             ranks.to_string(),
-            time(around),
+            time(by_ring),
             time(latency),
             time(by_trees),
             time(link.collective(tree(), ranks, 0.0)),

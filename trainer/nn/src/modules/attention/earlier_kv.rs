@@ -79,12 +79,13 @@ impl EarlierKv {
 
     /// Returns the keys | values of sequence `number`, and their gradients for more to be added.
     pub(super) fn keys_and_slopes(&mut self, pass: &Pass<'_>, number: usize) -> (&[f32], &mut [f32]) {
+        // Only backward needs the gradients, so a forward on its own does not allocate them.
         if self.slopes.is_empty() {
             self.slopes = pass.floats(self.keys.len());
             self.slopes.fill(0.0);
         }
-        let all = number * self.sequence..(number + 1) * self.sequence;
-        (&self.keys[all.clone()], &mut self.slopes[all])
+        let elements = number * self.sequence..(number + 1) * self.sequence;
+        (&self.keys[elements.clone()], &mut self.slopes[elements])
     }
 
     /// Returns the gradients of the keys | values of one micro-sequence.

@@ -47,14 +47,15 @@ impl KvCache {
     pub(super) fn append(&mut self, pass: &Pass<'_>, columns: QkvColumns, input: &Tensor) -> &[f32] {
         let (layer, width) = (self.next, 2 * columns.keys);
         self.next += 1;
+        // The first forward allocates room for all positions, so that later ones move no keys.
         if self.layers.len() == layer {
             self.layers.push(pass.floats(self.capacity * width));
         }
-        let all = &mut self.layers[layer];
-        let rows = all[self.length * width..].chunks_exact_mut(width);
+        let cached = &mut self.layers[layer];
+        let rows = cached[self.length * width..].chunks_exact_mut(width);
         for (kept, row) in rows.zip(input.data().chunks_exact(columns.all())) {
             kept.copy_from_slice(&row[columns.queries..]);
         }
-        &all[..(self.length + input.rows()) * width]
+        &cached[..(self.length + input.rows()) * width]
     }
 }

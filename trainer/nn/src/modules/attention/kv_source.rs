@@ -118,6 +118,8 @@ impl KvSource for WholeSequences {
     }
 
     fn blocks(&self, pass: &mut Pass<'_>, attention: &Attention, rows: usize) -> Result<Box<dyn KvBlocks>> {
+        // The block changes the cache while attention borrows the pass, so the cache leaves the
+        // pass until `end_forward`.
         if let Some(cache) = pass.extensions_mut().remove::<KvCache>() {
             return Ok(Box::new(CachedKv::new(pass, attention, rows, cache)));
         }

@@ -105,12 +105,14 @@ impl SequenceKv {
     /// has the queries | keys | values of this pass's chunks.
     fn complete_keys(&mut self, pass: &Pass<'_>, number: usize, input: &[f32]) -> Result<()> {
         let index = pass.micro_sequence();
+        // Backward and a repeated forward find the keys and values that forward has kept.
         if self.earlier.as_ref().is_some_and(|earlier| earlier.has(index)) {
             return Ok(());
         }
         let QkvColumns { queries, keys } = self.columns;
         let rows = input[self.chunk_range(number)].chunks_exact(self.columns.all());
         let chunk: &mut [f32] = match (&self.exchange, &mut self.earlier) {
+            // Without other chunks, this one is written where the micro-sequence is kept.
             (None, Some(earlier)) => earlier.part_mut(number, index),
             _ => &mut self.chunk,
         };
@@ -164,6 +166,7 @@ impl KvBlocks for SequenceKv {
         let slopes_of_chunk: &[f32] = match &mut self.exchange {
             None => slopes,
             Some(exchange) => {
+                // The keys of the chunk were gathered before, so its memory is free for the sum.
                 exchange.scatter_sum(pass, slopes, &mut self.chunk)?;
                 &self.chunk
             }

@@ -5,8 +5,8 @@ use crate::ops::{Activation, Host};
 use std::f32::consts::FRAC_1_SQRT_2;
 
 impl Host {
-    pub(crate) fn activation(&self, function: Activation, to: &mut [f32], from: &[f32]) {
-        let pairs = to.iter_mut().zip(from);
+    pub(crate) fn activation(&self, function: Activation, outputs: &mut [f32], inputs: &[f32]) {
+        let pairs = outputs.iter_mut().zip(inputs);
         match function {
             Activation::GeluExact => vectorized(
                 #[inline(always)]
@@ -33,14 +33,14 @@ impl Host {
         }
     }
 
-    pub(crate) fn swiglu(&self, to: &mut [f32], from: &[f32], width: usize) {
-        let rows = to.chunks_exact_mut(width).zip(from.chunks_exact(2 * width));
+    pub(crate) fn swiglu(&self, outputs: &mut [f32], inputs: &[f32], width: usize) {
+        let rows = outputs.chunks_exact_mut(width).zip(inputs.chunks_exact(2 * width));
         vectorized(
             #[inline(always)]
             || {
-                for (to, from) in rows {
-                    let (gate, up) = from.split_at(width);
-                    to.iter_mut().zip(gate).zip(up).for_each(|((y, x), up)| *y = x * sigmoid(*x) * up);
+                for (output, input) in rows {
+                    let (gate, up) = input.split_at(width);
+                    output.iter_mut().zip(gate).zip(up).for_each(|((y, x), up)| *y = x * sigmoid(*x) * up);
                 }
             },
         );
@@ -87,6 +87,7 @@ fn exact_derivative(x: f32) -> f32 {
 fn gated_grads(row: &mut [f32], dy: &[f32]) {
     let (gate, up) = row.split_at_mut(dy.len());
     for ((gate, up), dy) in gate.iter_mut().zip(up).zip(dy) {
+        // Both gradients need the gate, so it is read before its gradient takes its place.
         let (x, s) = (*gate, sigmoid(*gate));
         *gate = dy * *up * (s + x * s * (1.0 - s));
         *up = dy * (x * s);

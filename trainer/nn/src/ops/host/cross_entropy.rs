@@ -47,6 +47,7 @@ impl Host {
         let (sums, at_target) = sums_and_targets.split_at_mut(max.len());
         let rows = logits.chunks_exact_mut(targets.columns).zip(targets.places()).zip(max);
         for (((row, place), max), (sum, at_target)) in rows.zip(sums.iter_mut().zip(at_target)) {
+            // The logit is read before its exponential takes its place.
             *at_target = place.map_or(0.0, |place| row[place]);
             let (classes, padding) = row.split_at_mut(targets.count);
             *sum = vectorized(

@@ -17,19 +17,20 @@ impl Host {
             Some(bias) => vectorized(
                 #[inline(always)]
                 || {
-                    for ((from, to), moments) in rows.zip(moments.as_chunks_mut::<2>().0) {
-                        *moments = row_moments(from, epsilon);
-                        layer_norm(from, *moments, gain, bias, to);
+                    for ((input, output), moments) in rows.zip(moments.as_chunks_mut::<2>().0) {
+                        *moments = row_moments(input, epsilon);
+                        layer_norm(input, *moments, gain, bias, output);
                     }
                 },
             ),
             None => vectorized(
                 #[inline(always)]
                 || {
-                    for ((from, to), rate) in rows.zip(moments) {
-                        let square = sum(from, from, |x, _| x * x) / gain.len() as f32;
+                    for ((input, output), rate) in rows.zip(moments) {
+                        let square = sum(input, input, |x, _| x * x) / gain.len() as f32;
                         *rate = 1.0 / (square + epsilon).sqrt();
-                        to.iter_mut().zip(from).zip(gain).for_each(|((to, x), gain)| *to = x * *rate * gain);
+                        let elements = output.iter_mut().zip(input).zip(gain);
+                        elements.for_each(|((y, x), gain)| *y = x * *rate * gain);
                     }
                 },
             ),
@@ -49,20 +50,20 @@ impl Host {
             NormKind::Layer => vectorized(
                 #[inline(always)]
                 || {
-                    for ((from, row), moments) in rows.zip(moments.as_chunks::<2>().0) {
+                    for ((input, row), moments) in rows.zip(moments.as_chunks::<2>().0) {
                         // The sums need the gradient of the output, which the second call replaces.
-                        add_layer_grads(from, *moments, row, of_gain, of_bias);
-                        layer_input_grad(from, *moments, gain, row);
+                        add_layer_grads(input, *moments, row, of_gain, of_bias);
+                        layer_input_grad(input, *moments, gain, row);
                     }
                 },
             ),
             NormKind::Rms => vectorized(
                 #[inline(always)]
                 || {
-                    for ((from, row), rate) in rows.zip(moments) {
+                    for ((input, row), rate) in rows.zip(moments) {
                         // The sum needs the gradient of the output, which the second call replaces.
-                        add_rms_grads(from, *rate, row, of_gain);
-                        rms_input_grad(from, *rate, gain, row);
+                        add_rms_grads(input, *rate, row, of_gain);
+                        rms_input_grad(input, *rate, gain, row);
                     }
                 },
             ),
@@ -81,16 +82,16 @@ fn row_moments(row: &[f32], epsilon: f32) -> [f32; 2] {
 }
 
 #[inline(always)]
-fn layer_norm(from: &[f32], [mean, rate]: [f32; 2], gain: &[f32], bias: &[f32], to: &mut [f32]) {
-    for (((to, x), gain), bias) in to.iter_mut().zip(from).zip(gain).zip(bias) {
-        *to = (x - mean) * rate * gain + bias;
+fn layer_norm(input: &[f32], [mean, rate]: [f32; 2], gain: &[f32], bias: &[f32], output: &mut [f32]) {
+    for (((y, x), gain), bias) in output.iter_mut().zip(input).zip(gain).zip(bias) {
+        *y = (x - mean) * rate * gain + bias;
     }
 }
 
 /// Adds one row's share to the gradients of gain and bias.
 #[inline(always)]
-fn add_layer_grads(from: &[f32], [mean, rate]: [f32; 2], row: &[f32], gain: &mut [f32], bias: &mut [f32]) {
-    for (((gain, bias), x), dy) in gain.iter_mut().zip(bias).zip(from).zip(row) {
+fn add_layer_grads(input: &[f32], [mean, rate]: [f32; 2], row: &[f32], gain: &mut [f32], bias: &mut [f32]) {
+    for (((gain, bias), x), dy) in gain.iter_mut().zip(bias).zip(input).zip(row) {
         *gain += dy * ((x - mean) * rate);
         *bias += dy;
     }
@@ -99,20 +100,20 @@ fn add_layer_grads(from: &[f32], [mean, rate]: [f32; 2], row: &[f32], gain: &mut
 /// Replaces dy by dx = (g - mean of g - x̂ · mean of g x̂) / deviation, with the normalized row x̂
 /// and g = dy · gain.
 #[inline(always)]
-fn layer_input_grad(from: &[f32], [mean, rate]: [f32; 2], gain: &[f32], row: &mut [f32]) {
+fn layer_input_grad(input: &[f32], [mean, rate]: [f32; 2], gain: &[f32], row: &mut [f32]) {
     row.iter_mut().zip(gain).for_each(|(dy, gain)| *dy *= gain);
     let count = row.len() as f32;
     let level = sum(row, row, |g, _| g) / count;
-    let slope = sum(row, from, |g, x| g * ((x - mean) * rate)) / count;
-    for (g, x) in row.iter_mut().zip(from) {
+    let slope = sum(row, input, |g, x| g * ((x - mean) * rate)) / count;
+    for (g, x) in row.iter_mut().zip(input) {
         *g = (*g - level - (x - mean) * rate * slope) * rate;
     }
 }
 
 /// Adds one row's share to the gradient of the gain.
 #[inline(always)]
-fn add_rms_grads(from: &[f32], rate: f32, row: &[f32], gain: &mut [f32]) {
-    for ((gain, x), dy) in gain.iter_mut().zip(from).zip(row) {
+fn add_rms_grads(input: &[f32], rate: f32, row: &[f32], gain: &mut [f32]) {
+    for ((gain, x), dy) in gain.iter_mut().zip(input).zip(row) {
         *gain += dy * (x * rate);
     }
 }
@@ -120,10 +121,10 @@ fn add_rms_grads(from: &[f32], rate: f32, row: &[f32], gain: &mut [f32]) {
 /// Replaces dy by dx = (g - x̂ · mean of g x̂) · rate, with the normalized row x̂ and g = dy ·
 /// gain.
 #[inline(always)]
-fn rms_input_grad(from: &[f32], rate: f32, gain: &[f32], row: &mut [f32]) {
+fn rms_input_grad(input: &[f32], rate: f32, gain: &[f32], row: &mut [f32]) {
     row.iter_mut().zip(gain).for_each(|(dy, gain)| *dy *= gain);
-    let slope = sum(row, from, |g, x| g * (x * rate)) / row.len() as f32;
-    for (g, x) in row.iter_mut().zip(from) {
+    let slope = sum(row, input, |g, x| g * (x * rate)) / row.len() as f32;
+    for (g, x) in row.iter_mut().zip(input) {
         *g = (*g - x * rate * slope) * rate;
     }
 }

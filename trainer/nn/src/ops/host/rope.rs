@@ -20,6 +20,8 @@ pub struct Rotation<'a> {
 impl Host {
     pub(crate) fn rotate(&self, values: &mut [f32], columns: usize, rotation: &Rotation<'_>) {
         let mut turn = vec![(0.0, 0.0); rotation.frequencies.len()];
+        // Sine and cosine are computed once for each position, because all sequences and heads
+        // share them.
         for (place, &position) in rotation.positions.iter().enumerate() {
             rotation.turns_at(position, &mut turn);
             for row in values.chunks_exact_mut(columns).skip(place).step_by(rotation.positions.len()) {

@@ -7,40 +7,40 @@ use unisono_matmul::{Matrix, MatrixMut};
 impl Host {
     pub(crate) fn matmul(
         &self,
-        into: Mat<&mut [f32]>,
+        output: Mat<&mut [f32]>,
         beta: f32,
         alpha: f32,
         left: Mat<&[f32]>,
         right: Mat<&[f32]>,
     ) {
-        let into = MatrixMut::new(into.values, into.rows, into.columns);
-        unisono_matmul::matmul(into, beta, alpha, matrix(left), matrix(right), self.threads);
+        let output = MatrixMut::new(output.values, output.rows, output.columns);
+        unisono_matmul::matmul(output, beta, alpha, matrix(left), matrix(right), self.threads);
     }
 
     pub(crate) fn fill_rows(&self, rows: &mut [f32], row: &[f32]) {
-        rows.chunks_exact_mut(row.len()).for_each(|to| to.copy_from_slice(row));
+        rows.chunks_exact_mut(row.len()).for_each(|target| target.copy_from_slice(row));
     }
 
     pub(crate) fn add_to_rows(&self, rows: &mut [f32], row: &[f32]) {
-        rows.chunks_exact_mut(row.len()).for_each(|into| vector::add(into, row));
+        rows.chunks_exact_mut(row.len()).for_each(|sum| vector::add(sum, row));
     }
 
-    pub(crate) fn add_rows(&self, into: &mut [f32], rows: &[f32]) {
-        vector::add_rows(into, rows);
+    pub(crate) fn add_rows(&self, sum: &mut [f32], rows: &[f32]) {
+        vector::add_rows(sum, rows);
     }
 
-    pub(crate) fn add(&self, into: &mut [f32], from: &[f32]) {
-        vector::add(into, from);
+    pub(crate) fn add(&self, sum: &mut [f32], values: &[f32]) {
+        vector::add(sum, values);
     }
 
     pub(crate) fn scale(&self, values: &mut [f32], factor: f32) {
         vector::scale(values, factor);
     }
 
-    pub(crate) fn embed(&self, to: &mut [f32], table: &[f32], indices: &[u32]) {
-        let width = to.len() / indices.len().max(1);
+    pub(crate) fn embed(&self, rows: &mut [f32], table: &[f32], indices: &[u32]) {
+        let width = rows.len() / indices.len().max(1);
         // Chunks of length 0 would panic, although there is nothing to copy.
-        for (row, &index) in to.chunks_exact_mut(width.max(1)).zip(indices) {
+        for (row, &index) in rows.chunks_exact_mut(width.max(1)).zip(indices) {
             match index {
                 NOT_LOCAL => row.fill(0.0),
                 _ => row.copy_from_slice(&table[index as usize * width..][..width]),
@@ -56,8 +56,8 @@ impl Host {
             #[inline(always)]
             || {
                 for (row, index) in rows {
-                    let into = &mut table[*index as usize * width..][..width];
-                    into.iter_mut().zip(row).for_each(|(into, from)| *into += from);
+                    let sums = &mut table[*index as usize * width..][..width];
+                    sums.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
                 }
             },
         );

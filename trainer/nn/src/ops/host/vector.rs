@@ -166,22 +166,22 @@ fn fold(mut lanes: [f32; LANES], join: impl Fn(f32, f32) -> f32) -> f32 {
     lanes[0]
 }
 
-/// Computes `into` += `from`.
-pub(crate) fn add(into: &mut [f32], from: &[f32]) {
-    assert_eq!(into.len(), from.len(), "as many as there are");
+/// Computes `sums` += `values`.
+pub(crate) fn add(sums: &mut [f32], values: &[f32]) {
+    assert_eq!(sums.len(), values.len(), "as many as there are");
     vectorized(
         #[inline(always)]
-        || into.iter_mut().zip(from).for_each(|(into, from)| *into += from),
+        || sums.iter_mut().zip(values).for_each(|(sum, value)| *sum += value),
     );
 }
 
-/// Computes `into` += each row of `rows`.
-pub(crate) fn add_rows(into: &mut [f32], rows: &[f32]) {
+/// Computes `sums` += each row of `rows`.
+pub(crate) fn add_rows(sums: &mut [f32], rows: &[f32]) {
     vectorized(
         #[inline(always)]
         || {
-            for row in rows.chunks_exact(into.len()) {
-                into.iter_mut().zip(row).for_each(|(into, from)| *into += from);
+            for row in rows.chunks_exact(sums.len()) {
+                sums.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
             }
         },
     );
@@ -204,8 +204,8 @@ mod tests {
     /// Returns the maximum of `error` over every 97th float from `low` to `high`.
     fn worst(low: f32, high: f32, error: impl Fn(f32) -> f64) -> f64 {
         let steps = 40_000;
-        let at = |step: u32| low + (high - low) * step as f32 / steps as f32;
-        (0..=steps).map(|step| error(at(step))).fold(0.0, f64::max)
+        let point = |step: u32| low + (high - low) * step as f32 / steps as f32;
+        (0..=steps).map(|step| error(point(step))).fold(0.0, f64::max)
     }
 
     fn relative(found: f32, expected: f64) -> f64 {
@@ -247,7 +247,7 @@ mod tests {
     #[test]
     fn sum_and_max_cover_all_elements() {
         for count in 0..70 {
-            let values: Vec<f32> = (0..count).map(|at| (at * 7 % 31) as f32 - 9.0).collect();
+            let values: Vec<f32> = (0..count).map(|index| (index * 7 % 31) as f32 - 9.0).collect();
             assert_eq!(sum(&values, &values, |a, _| a), values.iter().sum::<f32>());
             assert_eq!(max_value(&values), values.iter().copied().fold(f32::NEG_INFINITY, f32::max));
             let mut powers = values.clone();

@@ -44,8 +44,8 @@ fn chunked_attention_sees_earlier_chunks() {
                     let length = sequence / ranks * columns;
                     let sequences = expected.chunks(sequence * columns);
                     let expected = sequences.flat_map(|values| &values[rank * length..][..length]);
-                    let near = |(left, right): (&f32, &f32)| (left - right).abs() < 1e-5;
-                    assert!(found.iter().zip(expected).all(near), "{ranks} ranks, rank {rank}");
+                    let is_near = |(left, right): (&f32, &f32)| (left - right).abs() < 1e-5;
+                    assert!(found.iter().zip(expected).all(is_near), "{ranks} ranks, rank {rank}");
                 }
             }
         }
@@ -106,8 +106,8 @@ fn micro_sequences_of_chunks_see_earlier_ones() {
                 let parts = (0..parts).flat_map(|part| found.iter().map(move |rank| &rank[which][part]));
                 let found: Vec<f32> = parts.flatten().copied().collect();
                 assert_eq!(found.len(), sequence * columns);
-                let near = |(left, right): (&f32, &f32)| (left - right).abs() < 1e-5;
-                assert!(found.iter().zip(expected).all(near), "{ranks} ranks, value {which}");
+                let is_near = |(left, right): (&f32, &f32)| (left - right).abs() < 1e-5;
+                assert!(found.iter().zip(expected).all(is_near), "{ranks} ranks, value {which}");
             }
         }
     }

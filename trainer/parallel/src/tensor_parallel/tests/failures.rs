@@ -64,9 +64,9 @@ fn run_layer(group: Communicator, gpu: &Gpu, part: RankBehavior) -> Result<()> {
     let ranks = ProcessGroup::new(group, Some(gpu))?;
     let split = TensorParallel::new(Some(ranks.clone()), part.sequence, plan());
     let (_, layer) = registry.unit("m", |registry| {
-        let into = registry.scope("into", |r| split.linear(r, 4, 12, LinearInit::fan_in(4)));
-        let out = registry.scope("out", |r| split.linear(r, 12, 4, LinearInit::fan_in(12)));
-        Sequential(vec![into, Box::new(FailingModule(part.failure)), out])
+        let first = registry.scope("into", |r| split.linear(r, 4, 12, LinearInit::fan_in(4)));
+        let last = registry.scope("out", |r| split.linear(r, 12, 4, LinearInit::fan_in(12)));
+        Sequential(vec![first, Box::new(FailingModule(part.failure)), last])
     });
     let mut strategy = LocalStrategy::new(registry.finish(), &memory, 3);
     let mut pass = Pass::new(&mut strategy, &memory, Seeds::default(), 1);

@@ -169,10 +169,10 @@ fn rate_falls_with_fewer_rows() {
     let mut hardware = hardware("a100-80", 1);
     assert_eq!(hardware.rate(1.0), hardware.flops);
     hardware.fit_rate([(128.0, 96e9), (32.0, 72e9)]);
-    let near = |rows: f64, rate: f64| assert!((hardware.rate(rows) / rate - 1.0).abs() < 1e-12);
-    near(128.0, 96e9);
-    near(32.0, 72e9);
-    near(hardware.half_rate_rows, hardware.flops / 2.0);
+    let assert_near = |rows: f64, rate: f64| assert!((hardware.rate(rows) / rate - 1.0).abs() < 1e-12);
+    assert_near(128.0, 96e9);
+    assert_near(32.0, 72e9);
+    assert_near(hardware.half_rate_rows, hardware.flops / 2.0);
     let mut noisy = hardware.clone();
     noisy.fit_rate([(128.0, 70e9), (32.0, 72e9)]);
     assert_eq!((noisy.flops, noisy.half_rate_rows), (70e9, 0.0));

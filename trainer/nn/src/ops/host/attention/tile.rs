@@ -219,6 +219,7 @@ impl Tile<'_> {
                         *log_sum = f32::NEG_INFINITY;
                         continue;
                     }
+                    // The largest score is subtracted, so that no exponential overflows.
                     let most = max_value(row);
                     let sum = exp_shifted(row, most);
                     let share = 1.0 / sum;
