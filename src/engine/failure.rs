@@ -197,8 +197,9 @@ impl Engine {
     /// Tells the peers the failure of this communicator or of a related one, because the process
     /// ends with an error. Without a failure that this rank has not handled, tells nothing.
     ///
-    /// Messages and links stay as they are, because other threads may still use them.
-    pub(crate) fn tell_failure(&mut self) {
+    /// Messages and links stay as they are, because other threads may still use them. This waits
+    /// for at most `limit` until the peers' systems have received what it tells.
+    pub(crate) fn tell_failure(&mut self, limit: Duration) {
         if self.left || self.process != fork_guard::current_pid() {
             return;
         }
@@ -206,7 +207,7 @@ impl Engine {
         let error = self.poisoned.clone();
         let error = error.unwrap_or_else(|| self.own_error(ErrorKind::left_after(self.fabric.rank, reason)));
         self.watchdog.repeat_error(&mut *self.fabric.control, &error);
-        self.fabric.control.drain(GOODBYE_TIME_MAX);
+        self.fabric.control.drain(GOODBYE_TIME_MAX.min(limit));
     }
 
     /// Waits until the peers' systems have received everything that was sent. Warns of peers that

@@ -11,8 +11,9 @@
 
 use crate::error::{AbortCause, ErrorKind};
 use crate::op_desc::OpDesc;
-use crate::sync::{Mutex, MutexGuard};
-use std::sync::{PoisonError, Weak};
+use crate::sync::{Instant, Mutex, MutexGuard, thread};
+use std::sync::{PoisonError, TryLockError, Weak};
+use std::time::Duration;
 
 /// A communicator that announces waits of others to its ranks.
 pub(crate) trait RegisteredComm: Send + Sync {
@@ -35,6 +36,22 @@ struct RelatedComms {
 impl CommRegistry {
     fn lock(&self) -> MutexGuard<'_, RelatedComms> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Locks the registry for a communicator that fails or ends, perhaps because its process ends.
+    ///
+    /// A signal handler may end the process on a thread that holds the lock. So this waits only for
+    /// a limited time, and returns `None` then.
+    fn lock_at_end(&self) -> Option<MutexGuard<'_, RelatedComms>> {
+        let begun = Instant::now();
+        loop {
+            match self.0.try_lock() {
+                Ok(related) => return Some(related),
+                Err(TryLockError::Poisoned(poisoned)) => return Some(poisoned.into_inner()),
+                Err(TryLockError::WouldBlock) if begun.elapsed() > LOCK_TIME_MAX => return None,
+                Err(TryLockError::WouldBlock) => thread::sleep(PAUSE),
+            }
+        }
     }
 
     /// Adds a communicator.
@@ -63,7 +80,8 @@ impl CommRegistry {
         if matches!(kind, ErrorKind::Aborted { cause: AbortCause::Shrink, .. }) {
             return;
         }
-        self.lock().failure.get_or_insert_with(|| match kind.departure_reason() {
+        let Some(mut related) = self.lock_at_end() else { return };
+        related.failure.get_or_insert_with(|| match kind.departure_reason() {
             // The failure is passed on as it is. A text that grew with each rank on its way would
             // soon be cut off.
             Some(reason) => reason.to_owned(),
@@ -73,6 +91,28 @@ impl CommRegistry {
 
     /// Returns the failure that this rank has not handled, if there was one.
     pub(crate) fn failure(&self) -> Option<String> {
-        self.lock().failure.clone()
+        self.lock_at_end().and_then(|related| related.failure.clone())
+    }
+}
+
+/// Time for which the end of a communicator waits for another thread, which holds the lock only for
+/// moments.
+const LOCK_TIME_MAX: Duration = Duration::from_millis(100);
+const PAUSE: Duration = Duration::from_micros(100);
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn end_of_a_communicator_does_not_wait_for_ever() {
+        let (registry, kind) = (CommRegistry::default(), ErrorKind::PeerFinalized { peer: 1 });
+        let related = registry.lock();
+        registry.record_failure(2, &kind);
+        assert_eq!(registry.failure(), None);
+        drop(related);
+        registry.record_failure(2, &kind);
+        let text = format!("a related communicator of 2 ranks failed: {kind}");
+        assert_eq!(registry.failure(), Some(text));
     }
 }

@@ -195,13 +195,14 @@ fn leave_all(code: i32) {
 /// Tells the other ranks of a process that ends with an error which failure came before, if there
 /// was one. They would otherwise take this process for the cause.
 fn tell_failures() {
-    let process = fork_guard::current_pid();
-    for shared in all_communicators(Instant::now()) {
+    let (begun, process) = (Instant::now(), fork_guard::current_pid());
+    for shared in all_communicators(begun) {
         // A thread that uses the engine may never return it.
         if shared.process == process
             && let Ok(mut engine) = shared.engine.try_lock()
         {
-            engine.tell_failure();
+            // Each communicator may have a peer that answers nothing, so all share one limit.
+            engine.tell_failure(EXIT_TIMEOUT.saturating_sub(begun.elapsed()));
         }
     }
 }
@@ -224,7 +225,8 @@ fn all_communicators(begun: Instant) -> Vec<Arc<Shared>> {
 }
 
 const PROCESS_ENDED: &str = "the process has ended";
-/// Time for which a process that ends waits for sends and started operations.
+/// Time for which a process that ends waits for sends and started operations, or for the news of a
+/// failure to arrive.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Time for which a process that ends waits for an operation on another of its threads. Such an
 /// operation may never end.
