@@ -128,7 +128,7 @@ pub(super) fn failure_of_peers(peers: &[PeerState], timeout: Duration) -> Option
         .find(|&liveness| peers.iter().any(|peer| peer.liveness == liveness))?;
     let failed: Vec<Rank> = (0..peers.len()).filter(|&rank| peers[rank].liveness == liveness).collect();
     let (&peer, others) = failed.split_first()?;
-    let what = format!("{}{}{}", peers[peer].failure(timeout)?, also_gone(others), told(peers, peer));
+    let what = format!("{}{}{}", peers[peer].failure(timeout)?, also_gone(others), told(peers));
     Some(Error::new(ErrorKind::PeerFailed { peer, what }))
 }
 
@@ -143,16 +143,15 @@ fn also_gone(others: &[Rank]) -> String {
     }
 }
 
-/// Returns a text with the failure because of which a peer left, unless that failure is the end of
-/// rank `gone` itself.
-fn told(peers: &[PeerState], gone: Rank) -> String {
-    let mut reasons = peers.iter().enumerate().filter_map(|(rank, peer)| Some((rank, peer.reason.as_ref()?)));
-    match reasons.next() {
-        Some((rank, reason)) if !reason.contains(&format!("rank {gone} is gone")) => {
-            format!("; rank {rank} has left, because {reason}")
-        }
-        _ => String::new(),
-    }
+/// Returns a text with the failure because of which a peer left.
+///
+/// It may be the end of a rank that this rank has found gone itself. The text does not show this,
+/// because the same rank may have another number in the other communicator.
+fn told(peers: &[PeerState]) -> String {
+    let reason = |(rank, peer): (Rank, &PeerState)| {
+        Some(format!("; rank {rank} has left, because {}", peer.reason.as_ref()?))
+    };
+    peers.iter().enumerate().find_map(reason).unwrap_or_default()
 }
 
 /// Peers that an error names beside the first one.
@@ -244,9 +243,9 @@ mod tests {
         let (peer, text) = report(&peers);
         assert_eq!(peer, Some(3));
         assert!(text.ends_with(&format!("; rank 2 has left, because {reason})")), "{text}");
-        // The reason says what this rank has found itself.
+        // Rank 5 of the other communicator may be another one than rank 5 of this communicator.
         let mut peers = peers_without([5]);
         peers[2].finalize(Some(reason.to_owned()), Duration::ZERO);
-        assert!(!report(&peers).1.contains("rank 2"));
+        assert!(report(&peers).1.contains("; rank 2 has left"));
     }
 }
