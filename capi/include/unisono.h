@@ -46,7 +46,8 @@ enum {
     UNISONO_PEER_FAILED = 6,        /* a rank died, or its connection was lost */
     UNISONO_PEER_FINALIZED = 7,     /* a rank destroyed its communicator, or its process ended with code 0 */
     UNISONO_TIMEOUT = 8,            /* nothing moved for UNISONO_TIMEOUT_MS */
-    UNISONO_ABORTED = 9,            /* a rank ended the communicator for all ranks: it failed, shrinks or aborts */
+    UNISONO_ABORTED = 9,            /* a rank ended the communicator for all ranks: it failed, shrinks or aborts; or
+                                       it left after a related communicator of that rank had failed */
     UNISONO_EXCLUDED = 10,          /* the other ranks go on without this rank */
     UNISONO_PROTOCOL_VIOLATION = 11,
     UNISONO_NOT_FINITE = 12,

@@ -74,7 +74,7 @@ class PeerFailed(Error):
 
 
 class PeerFinalized(Error):
-    """A rank dropped its communicator while other ranks still needed it."""
+    """A rank dropped its communicator while other ranks still needed it, and no related one of that rank had failed."""
 
     code = 7
 
