@@ -106,8 +106,9 @@ impl Order {
     fn check(&self, ranks: usize, micro_batches: usize, micro_sequences: usize, chunks: usize) -> Result<()> {
         let name = self.name;
         let refuse = |what: String| Err(Error::invalid(format!("pipeline schedule {name}: {what}")));
+        let unit = if micro_sequences == 1 { "micro-batches" } else { "micro-sequences" };
         if ranks == 0 || micro_batches == 0 {
-            return refuse(format!("{ranks} ranks and {micro_batches} micro-batches: at least 1 of each"));
+            return refuse(format!("{ranks} ranks and {micro_batches} {unit}: at least 1 of each"));
         }
         if ranks > RANKS_MAX {
             return refuse(format!("{ranks} ranks: there may be {RANKS_MAX}"));
@@ -122,7 +123,7 @@ impl Order {
         }
         let passes = ranks.saturating_mul(micro_batches).saturating_mul(chunks);
         if passes > PASSES_MAX {
-            let product = format!("{ranks} ranks * {micro_batches} micro-batches * {chunks} chunks");
+            let product = format!("{ranks} ranks * {micro_batches} {unit} * {chunks} chunks");
             return refuse(format!("{product}: there may be {PASSES_MAX} forward passes"));
         }
         let round = round_length(ranks, micro_sequences);
