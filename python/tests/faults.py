@@ -14,8 +14,9 @@ LIMIT = 60
 # Seconds after which an operation of a group fails, unless an event or a shorter timeout ends it before.
 GROUP_TIMEOUT = 20
 context = multiprocessing.get_context("fork")
-# Number of ranks of the present group whose task has ended.
-ended = context.Value("i", 0)
+# 1 for each rank of the present group whose task has ended. There is no lock, because a rank that is killed while it
+# holds one would block the next group.
+ended = context.Array("b", SIZE, lock=False)
 
 
 class Seen(NamedTuple):
@@ -43,7 +44,7 @@ def strike(body, of_victim, blow=None, timeout=GROUP_TIMEOUT, victim=VICTIM):
     with tempfile.TemporaryDirectory() as folder:
         begun = context.Array("d", SIZE, lock=False)
         queue = context.SimpleQueue()
-        ended.value = 0
+        ended[:] = [0] * SIZE
         tasks = [of_victim if rank == victim else body for rank in range(SIZE)]
         arguments = (f"{folder}/store", timeout, begun, queue)
         ranks = [context.Process(target=_rank, args=(rank, tasks[rank], *arguments)) for rank in range(SIZE)]
@@ -69,7 +70,7 @@ def strike(body, of_victim, blow=None, timeout=GROUP_TIMEOUT, victim=VICTIM):
 
 def until_others_ended(rank):
     """Is silent as a victim until all other ranks have ended their tasks."""
-    _until(lambda: ended.value >= SIZE - 1, "another rank gets no error")
+    _until(lambda: sum(ended) >= SIZE - 1, "another rank gets no error")
 
 
 def _until(condition, complaint):
@@ -103,6 +104,5 @@ def _rank(rank, task, path, timeout, begun, queue):
     except BaseException as error:
         seen = Seen(rank, time.monotonic(), type(error).__name__, str(error))
     queue.put(seen)
-    with ended.get_lock():
-        ended.value += 1
+    ended[rank] = 1
     signal.pause()  # The others shall see what happened to the victim, and not this rank's end.
