@@ -165,7 +165,7 @@ def test_shorter_timeout_of_the_group_ends_the_wait_for_a_message(processes):
             return dist.send(torch.full((SMALL,), 7.0), 0)
         dist.group.WORLD._get_backend(torch.device("cpu")).set_timeout(timedelta(milliseconds=300))
         work = dist.irecv(received := torch.zeros(SMALL), 1)
-        with pytest.raises(Timeout, match="rank 0 in recv waits for rank 1"):
+        with pytest.raises(Timeout, match="rank 0 in recv waits for rank 1; it timed out"):
             work.wait()
         # The message is still under way, and the group goes on.
         store.set("waited", "1")

@@ -50,13 +50,17 @@ class UnisonoWork(WorkBase):
         return True
 
     def _wait_for_native(self, timeout):
+        is_limited = timeout > timedelta(0)
+        limit = timeout.total_seconds() if is_limited else self._limit
         try:
-            self._native.wait(timeout.total_seconds() if timeout > timedelta(0) else self._limit)
+            self._native.wait(limit)
         except Error as error:
             if self._native.is_finished():
                 error = self._explained(error)
             elif isinstance(error, Timeout) and self._waits_for is not None:
-                error.args = (f"{error} ({self._waits_for()})",)
+                # Programs search for torch's words.
+                whose = "" if is_limited else f"; it timed out: the timeout of the group is {limit} s"
+                error.args = (f"{error} ({self._waits_for()}{whose})",)
             raise _in_terms_of_torch(error)
 
     def _explained(self, error):
