@@ -22,7 +22,7 @@ use crate::context_parallel::ring::Ring;
 use crate::context_parallel::shared_sequence::SharedSequence;
 use std::sync::Arc;
 use unisono::Communicator;
-use unisono_nn::error::Result;
+use unisono_nn::error::{Error, Result};
 use unisono_nn::modules::{
     Attention, KvBlocks, KvSource, LocalRows, SequenceKv, sequence_count, set_kv_source,
 };
@@ -172,6 +172,13 @@ impl KvSource for ContextParallel {
 /// groups. A rank without heads has none.
 fn group_blocks(pass: &Pass<'_>, attention: &Attention, shared: SharedSequence) -> Result<Box<dyn KvBlocks>> {
     pass.expect_host("attention between ranks that share sequences (context.kv_transfer)")?;
+    // A micro-sequence also attends to those before it, whose keys these ways do not bring.
+    if pass.micro_sequences() > 1 {
+        let what = format!("{} micro-sequences (data.micro_sequences)", pass.micro_sequences());
+        return Err(Error::Unsupported(format!(
+            "{what} with a context.kv_transfer other than \"gather\": set one of them to its default"
+        )));
+    }
     if attention.heads() > 0 && shared.ring_size() > 1 {
         return Ok(Box::new(Ring::new(*attention, shared)));
     }

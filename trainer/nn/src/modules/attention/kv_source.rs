@@ -121,6 +121,7 @@ impl KvSource for WholeSequences {
         // The block changes the cache while attention borrows the pass, so the cache leaves the
         // pass until `end_forward`.
         if let Some(cache) = pass.extensions_mut().remove::<KvCache>() {
+            pass.expect_host("attention to a cache of keys and values")?;
             return Ok(Box::new(CachedKv::new(pass, attention, rows, cache)));
         }
         if pass.micro_sequences() > 1 {

@@ -112,3 +112,20 @@ fn micro_sequences_of_chunks_see_earlier_ones() {
         }
     }
 }
+
+#[test]
+fn micro_sequences_are_refused_where_keys_are_not_gathered() {
+    run_ranks(2, |group| {
+        let (memory, attention) = (Allocator::default(), Attention::new(2, 3));
+        let mut strategy = LocalStrategy::new(Inventory::default(), &memory, 0);
+        let mut pass = Pass::with_micro_batches(&mut strategy, &memory, &[Seeds::default(); 2], 1);
+        pass.set_sequence(4);
+        pass.set_micro_sequences(2);
+        for transfer in [KvTransfer::Ring, KvTransfer::Ulysses] {
+            ContextParallel::new(&group).with_transfer(transfer, 1).share(&mut pass);
+            let input = Tensor::zeros(&memory, 4, attention.input_width());
+            let refusal = attention.forward(&mut pass, input).expect_err("a refusal").to_string();
+            assert!(refusal.starts_with("2 micro-sequences (data.micro_sequences) with"), "{refusal}");
+        }
+    });
+}
