@@ -141,7 +141,7 @@ impl<'a> Pass<'a> {
         way.map_or(Ok(()), |way| self.strategy.pre_unit(visit.unit, way))?;
         let defers_for = (visit.work == Work::InputGrads).then_some(visit.unit);
         let count = visit.micro_batches.len();
-        for number in 0..count {
+        let ended = (0..count).try_for_each(|number| {
             // Later micro-sequences add to the gradients of the keys and values of earlier ones, so
             // the last one goes back first.
             let micro_batch = if visit.work.is_backward() && self.micro_sequences > 1 {
@@ -150,9 +150,11 @@ impl<'a> Pass<'a> {
                 visit.micro_batches.start + number
             };
             self.place = Place { micro_batch, ends_visit: number + 1 == count, defers_for };
-            body(self, micro_batch - visit.micro_batches.start)?;
-        }
+            body(self, micro_batch - visit.micro_batches.start)
+        });
+        // The place is set back before an error returns, because calls after it are in no visit.
         self.place = Place::BETWEEN_VISITS;
+        ended?;
         way.map_or(Ok(()), |way| self.strategy.post_unit(visit.unit, way))
     }
 
