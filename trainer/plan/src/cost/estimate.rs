@@ -45,7 +45,7 @@ impl ParallelConfig {
 
     /// Returns true if data ranks form equal groups of `shard_ranks` neighbors, and so do those
     /// with the same experts. 0 stands for all of them.
-    pub fn divides_into(&self, shard_ranks: usize) -> bool {
+    pub(crate) fn divides_into(&self, shard_ranks: usize) -> bool {
         let divides_experts =
             shard_ranks.is_multiple_of(self.expert) || self.expert.is_multiple_of(shard_ranks);
         shard_ranks == 0 || self.data.is_multiple_of(shard_ranks) && divides_experts
@@ -188,7 +188,7 @@ impl Estimate<'_> {
     }
 
     /// Returns the bytes of the gathered weights of the largest unit.
-    pub fn largest_unit(&self) -> f64 {
+    pub(crate) fn largest_unit(&self) -> f64 {
         let ParallelConfig { tensor, expert, .. } = self.parallel;
         let parameters = self.shape.largest_unit(expert) + self.shape.repeated_in_block(tensor);
         self.shape.bytes.weight * (parameters / tensor as f64)

@@ -120,7 +120,7 @@ impl ModelShape {
 
     /// Returns the parameters of the largest unit, a block or the token embedding, on each of
     /// `expert` ranks that divide the experts.
-    pub fn largest_unit(&self, expert: usize) -> f64 {
+    pub(super) fn largest_unit(&self, expert: usize) -> f64 {
         let others = self.expert_parameters * (1.0 - 1.0 / expert as f64);
         let block = self.parameters / self.gpt.layers as f64;
         let equal = block.max((self.gpt.vocabulary * self.gpt.width) as f64);
@@ -137,7 +137,7 @@ impl ModelShape {
     }
 
     /// Returns the number of units.
-    pub fn unit_count(&self) -> usize {
+    pub(super) fn unit_count(&self) -> usize {
         if self.units.is_empty() { self.gpt.layers } else { self.units.len() }
     }
 

@@ -43,7 +43,7 @@ impl BatchRecipe {
     ///
     /// # Errors
     /// Fails as [`BatchRecipe::new`] does.
-    pub fn with_micro_batch(
+    pub(super) fn with_micro_batch(
         tokens: usize,
         estimate: &Estimate<'_>,
         micro_batch: Option<usize>,

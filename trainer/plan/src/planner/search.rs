@@ -113,7 +113,7 @@ impl Search {
     }
 
     /// Returns the fastest candidates whose meshes differ from that of `chosen`, one of each mesh.
-    pub fn alternatives(&self, chosen: &ParallelConfig) -> Vec<&Candidate> {
+    pub(super) fn alternatives(&self, chosen: &ParallelConfig) -> Vec<&Candidate> {
         let mut meshes = vec![chosen.degrees()];
         let mut is_new = |candidate: &&Candidate| {
             let degrees = candidate.parallel.degrees();
