@@ -88,7 +88,7 @@ class Timeout(Error):
 class Aborted(Error):
     """A rank ended the communicator for all ranks: it failed, shrinks, or called ``abort``.
 
-    The kind is also used if a rank left the communicator because a related one of that rank had failed. The text tells
+    The kind is also used if a rank left the communicator after a related one of that rank had failed. The text tells
     that failure.
     """
 

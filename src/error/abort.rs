@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn departure_after_a_failure_has_its_reason() {
         let kind = ErrorKind::left_after(1, "a disk is full");
-        assert_eq!(kind.to_string(), "rank 1 has left the communicator, because a disk is full");
+        assert_eq!(kind.to_string(), "rank 1 has left the communicator after a failure: a disk is full");
         assert_eq!((kind.departure_reason(), kind.peer(Some(0))), (Some("a disk is full"), Some(1)));
         for other in [ErrorKind::PeerFinalized { peer: 1 }, ErrorKind::panicked(1, "it panicked")] {
             assert_eq!(other.departure_reason(), None, "{other}");

@@ -271,7 +271,7 @@ impl fmt::Display for ErrorKind {
                 write!(f, "{what}: nothing moved for {:.1} s", after.as_secs_f64())
             }
             ErrorKind::Aborted { by, reason, .. } => match self.departure_reason() {
-                Some(_) => write!(f, "rank {by} has left the communicator, because {reason}"),
+                Some(_) => write!(f, "rank {by} has left the communicator after a failure: {reason}"),
                 None => write!(f, "rank {by} aborted: {reason}"),
             },
             ErrorKind::NotFinite { rank, index, what } => {

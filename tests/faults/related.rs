@@ -56,7 +56,7 @@ fn killed_rank_is_named_in_groups_without_it() {
         let noticed = first.read_until("failed");
         assert!(noticed.contains("rank 1 is gone"), "{transport}, {end}: {noticed}");
         let told = last.read_until("failed");
-        let cause = "rank 0 has left the communicator, because a related communicator of 3 ranks failed: rank 1 is gone";
+        let cause = "rank 0 has left the communicator after a failure: a related communicator of 3 ranks failed: rank 1 is gone";
         assert!(told.contains(cause), "{transport}, {end}: {told}");
     }
 }

@@ -149,7 +149,7 @@ fn also_gone(others: &[Rank]) -> String {
 /// because the same rank may have another number in the other communicator.
 fn told(peers: &[PeerState]) -> String {
     let reason = |(rank, peer): (Rank, &PeerState)| {
-        Some(format!("; rank {rank} has left, because {}", peer.reason.as_ref()?))
+        Some(format!("; rank {rank} has left after a failure: {}", peer.reason.as_ref()?))
     };
     peers.iter().enumerate().find_map(reason).unwrap_or_default()
 }
@@ -242,7 +242,7 @@ mod tests {
         peers[2].finalize(Some(reason.to_owned()), Duration::ZERO);
         let (peer, text) = report(&peers);
         assert_eq!(peer, Some(3));
-        assert!(text.ends_with(&format!("; rank 2 has left, because {reason})")), "{text}");
+        assert!(text.ends_with(&format!("; rank 2 has left after a failure: {reason})")), "{text}");
         // Rank 5 of the other communicator may be another one than rank 5 of this communicator.
         let mut peers = peers_without([5]);
         peers[2].finalize(Some(reason.to_owned()), Duration::ZERO);
