@@ -386,3 +386,26 @@ impl<'a> Pass<'a> {
             && micro_batches.all(|micro_batch| micro_batch.tape.is_empty() && micro_batch.deferred.is_empty())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Error;
+    use crate::parameter::Inventory;
+    use crate::strategy::LocalStrategy;
+
+    #[test]
+    fn failed_visits_leave_no_place_behind() {
+        let memory = Allocator::default();
+        let mut strategy = LocalStrategy::new(Inventory::default(), &memory, 0);
+        let seeds = [1, 2].map(|shared| Seeds { shared, per_rank: 0 });
+        let mut pass = Pass::with_micro_batches(&mut strategy, &memory, &seeds, 1);
+        let visit = Visit { work: Work::InputGrads, unit: UnitId(0), micro_batches: 1..2 };
+        let ended = pass.visit(&visit, |pass, _| {
+            assert!(pass.defers() && pass.seeds() == seeds[1]);
+            Err(Error::invalid("a failure"))
+        });
+        assert!(ended.is_err() && !pass.defers());
+        assert_eq!(pass.seeds(), seeds[0]);
+    }
+}
