@@ -275,8 +275,7 @@ fn failure_is_told_to_ranks_of_other_groups() {
     for world in World::ALL {
         let error = error_in_dropped_group(world, false);
         let text = error.to_string();
-        let told =
-            "rank 0 has left the communicator after a failure: a related communicator of 3 ranks failed: rank 1 ";
+        let told = "rank 0 has left the communicator after a failure: a related communicator of 3 ranks failed: rank 1 ";
         assert!(text.contains(told), "{world:?}: {text}");
         assert_eq!((error.peer(), error.is_recoverable()), (Some(0), true), "{world:?}: {text}");
     }
