@@ -106,6 +106,9 @@ impl std::fmt::Debug for GradientSync {
 }
 
 /// Gradients of one element type, packed one after the other.
+///
+/// The buckets of `unisono-parallel` are others, because they keep parameters
+/// (docs/decisions/0025-adapters-have-buckets-of-their-own.md).
 #[derive(Default)]
 struct Bucket {
     bytes: Vec<u8>,

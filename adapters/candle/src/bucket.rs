@@ -1,4 +1,7 @@
 //! Buckets: variables of one type that are reduced as one flat tensor.
+//!
+//! They are not those of `unisono-parallel`, which keeps parameters in buffers of its own
+//! (docs/decisions/0025-adapters-have-buckets-of-their-own.md).
 
 use crate::error::Result;
 use crate::params::Params;
