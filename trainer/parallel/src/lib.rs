@@ -5,8 +5,9 @@
 //! divides a model into stages, and [`context_parallel`] divides sequences. A [`mesh`] says which
 //! ranks do so with each other.
 //!
-//! Strategies know no tensors, so they serve any framework that reports when gradients are ready.
-//! For example, two ranks average a gradient and keep a half of it each (ZeRO-2):
+//! Strategies know no tensors, so they serve programs that compute in the memory of a strategy and
+//! report when gradients are ready. For example, two ranks average a gradient and keep a half of it
+//! each (ZeRO-2):
 //!
 //! ```
 //! use std::sync::Arc;
