@@ -1,4 +1,4 @@
-//! Training data: the order of samples ([`Sampler`]), and the samples ([`TokenWindows`]).
+//! Training data: the order of samples ([`Sampler`]), and the samples (`TokenWindows`).
 
 mod added_tokens;
 mod dataset_id;
