@@ -80,9 +80,9 @@ impl ContextParallel {
         pass.extensions().get()
     }
 
-    /// Returns the ranks with chunks of each sequence.
-    pub fn ranks(&self) -> &Communicator {
-        &self.ranks
+    /// Returns the ranks with chunks of each sequence of a pass; `None` if its sequences are whole.
+    pub fn ranks_of<'p>(pass: &'p Pass<'_>) -> Option<&'p Communicator> {
+        Self::of(pass).map(|shared| &shared.ranks)
     }
 
     /// Returns this rank's chunk of each sequence of a pass, or of its micro-sequence.

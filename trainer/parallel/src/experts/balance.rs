@@ -45,7 +45,7 @@ impl BalanceLoss {
             let factor = probability_factor(experts.score, scores);
             means.iter_mut().zip(scores).for_each(|(mean, score)| *mean += factor * score);
         }
-        let ranks = ContextParallel::of(pass).map(ContextParallel::ranks);
+        let ranks = ContextParallel::ranks_of(pass);
         ranks.map_or(Ok(()), |ranks| {
             pass.waits().time("loads of experts", || ranks.all_reduce(&mut sums, Sum))
         })?;

@@ -13,7 +13,7 @@ use unisono_nn::pass::Pass;
 /// micro-batches. First choices of all tokens come before second ones, and earlier positions before
 /// later ones. Ranks that share sequences exchange their choices.
 pub(super) fn excess(pass: &Pass<'_>, experts: &Experts, chosen: &[u32]) -> Result<Vec<bool>> {
-    let shared = ContextParallel::of(pass).map(ContextParallel::ranks);
+    let shared = ContextParallel::ranks_of(pass);
     let length = pass.sequence() * shared.map_or(1, Communicator::size);
     let Some(capacity) = capacity(experts, length) else { return Ok(Vec::new()) };
     let per_chunk = pass.sequence() * experts.per_token;

@@ -117,8 +117,8 @@ impl LmHead {
 
     /// Returns the rows of each group.
     fn parts(&self, rows: usize) -> impl Iterator<Item = Range<usize>> + use<> {
-        let most = rows.div_ceil(self.row_chunks).max(1);
-        (0..rows).step_by(most).map(move |start| start..rows.min(start + most))
+        let rows_per_group = rows.div_ceil(self.row_chunks).max(1);
+        (0..rows).step_by(rows_per_group).map(move |start| start..rows.min(start + rows_per_group))
     }
 
     fn logits_of(&self, pass: &mut Pass<'_>, features: &Tensor, rows: Range<usize>) -> Result<Tensor> {
@@ -212,7 +212,7 @@ impl Loss {
         let mut parts = pass.micro_sequences();
         let micro_sequences = pass.whole_micro_batch() * parts..(pass.whole_micro_batch() + 1) * parts;
         let mut count = [micro_sequences.map(|index| counted(pass.batch_of(index))).sum::<u64>()];
-        if let Some(group) = ContextParallel::of(pass).map(ContextParallel::ranks) {
+        if let Some(group) = ContextParallel::ranks_of(pass) {
             group.all_reduce(&mut count, Sum)?;
             parts *= group.size();
         }
