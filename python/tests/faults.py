@@ -92,11 +92,12 @@ def _rank(rank, task, path, timeout, begun, queue):
 
     import unisono.torch  # noqa: F401 - versions of torch that look for no backends need it
 
-    limit = timedelta(seconds=max(timeout, GROUP_TIMEOUT))
+    limit = timedelta(seconds=GROUP_TIMEOUT)
     dist.init_process_group("unisono", init_method=f"file://{path}", rank=rank, world_size=SIZE, timeout=limit)
     dist.barrier()
-    # The ranks also meet within the timeout of the group, so a shorter one is set only when they have met.
-    dist.group.WORLD._get_backend(torch.device("cpu")).set_timeout(timedelta(seconds=timeout))
+    if timeout < GROUP_TIMEOUT:
+        # The ranks also meet within the timeout of the group, so a shorter one is set only when they have met.
+        dist.group.WORLD._get_backend(torch.device("cpu")).set_timeout(timedelta(seconds=timeout))
     begun[rank] = time.monotonic()
     try:
         task(rank)
