@@ -216,12 +216,18 @@ fn recipe_of_one_dimension_follows_its_six_steps() {
         let largest = (psi / layers).max(number_of(&plan["shape"]["vocabulary"]) * width);
         let gathered = if kind == "zero3" { 3.0 * 2.0 * largest / split[0] as f64 } else { 0.0 };
         let room = 0.9 * number_of(&plan["hardware"]["memory"]) - kept - gathered;
-        let most = integer(&recipe["max_micro_batch"]);
+        let largest_micro_batch = integer(&recipe["max_micro_batch"]);
         let fits = |micro: usize| micro as f64 * activations;
-        assert!(fits(most) <= 1.006 * room && fits(most + 1) > 0.994 * room, "{model}: {most} in {room}");
+        assert!(
+            fits(largest_micro_batch) <= 1.006 * room && fits(largest_micro_batch + 1) > 0.994 * room,
+            "{model}: {largest_micro_batch} in {room}"
+        );
         // Steps 5 and 6.
         let each = samples / data;
-        let micro = (1..=most.min(each)).rev().find(|micro| each.is_multiple_of(*micro)).expect("one does");
+        let micro = (1..=largest_micro_batch.min(each))
+            .rev()
+            .find(|micro| each.is_multiple_of(*micro))
+            .expect("one does");
         assert_eq!(recipe["is_largest"], true, "{model}: no stages that wait for small micro-batches");
         let found = [integer(&recipe["micro_batch"]), integer(&recipe["accumulation"])];
         assert_eq!((found, samples), ([micro, each / micro], data * each), "{model} on {ranks}");

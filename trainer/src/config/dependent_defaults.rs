@@ -21,12 +21,12 @@ impl Config {
             let given_warmup = if follows_warmup { 0 } else { schedule.warmup };
             let given_decay = if is_falling && !follows_decay { schedule.decay } else { 0 };
             // The defaults are a fifth of the default number of steps. Given keys leave the limit.
-            let most = (steps / 5).min(steps.saturating_sub(given_warmup.saturating_add(given_decay)));
+            let limit = (steps / 5).min(steps.saturating_sub(given_warmup.saturating_add(given_decay)));
             if follows_warmup {
-                schedule.warmup = schedule.warmup.min(most);
+                schedule.warmup = schedule.warmup.min(limit);
             }
             if follows_decay {
-                schedule.decay = schedule.decay.min(most);
+                schedule.decay = schedule.decay.min(limit);
             }
         }
         if is_default("data.micro_batch") {

@@ -83,10 +83,10 @@ fn rank_steps(config: &Config, world: Communicator, steps: usize) -> Result<Rank
     let start = core_seconds();
     let times = (0..steps).map(|_| Ok(run.step()?.time.as_secs_f64())).collect::<Result<Vec<_>>>()?;
     let core_seconds = core_seconds() - start;
-    let most = |class: AllocClass| run.ledger().classes[class as usize].1;
+    let peak = |class: AllocClass| run.ledger().classes[class as usize].1;
     let kept =
         [AllocClass::Weights, AllocClass::Optimizer].map(|class| run.ledger().classes[class as usize].0);
-    let bytes = kept[0] + kept[1] + most(AllocClass::Gradients) + most(AllocClass::Activations);
+    let bytes = kept[0] + kept[1] + peak(AllocClass::Gradients) + peak(AllocClass::Activations);
     Ok(RankSteps { bytes: bytes as f64, times, core_seconds })
 }
 

@@ -48,9 +48,9 @@ impl Run {
 fn describe(shares: &[f64], split: StageSplit) -> String {
     let percent: Vec<_> = shares.iter().map(|share| format!("{:.0} %", 100.0 * share)).collect();
     let mean = shares.iter().sum::<f64>() / shares.len() as f64;
-    let most = shares.iter().copied().fold(0.0, f64::max);
+    let largest = shares.iter().copied().fold(0.0, f64::max);
     let advice = match split {
-        StageSplit::Even if most > UNEVEN * mean => "; pipeline.split = \"cost\" may even them out",
+        StageSplit::Even if largest > UNEVEN * mean => "; pipeline.split = \"cost\" may even them out",
         _ => "",
     };
     format!("stages worked {} of the time{advice}", percent.join(", "))

@@ -218,17 +218,18 @@ fn memory_matches_dry_run() {
                 let ledgers = run_ranks(ranks, |world| {
                     train_loop::run_rank(world, &config, &Interrupt::default()).unwrap().memory
                 });
-                let most = |class: usize| ledgers.iter().map(|ledger| ledger.classes[class].0).max().unwrap();
+                let largest =
+                    |class: usize| ledgers.iter().map(|ledger| ledger.classes[class].0).max().unwrap();
                 let what = format!("{kind:?}, {ranks} ranks, {mesh}, {dtype}");
-                assert_eq!([most(0), most(1), most(2)], expected[..3], "{what}");
+                assert_eq!([largest(0), largest(1), largest(2)], expected[..3], "{what}");
                 assert_eq!(ledgers[0].formulas, expected, "{what}");
                 // Whole gradients are kept until the last micro-batch, beside the shards of the
                 // first that were reduced.
                 let formula = DryRun::new(&config, ranks).unwrap().peak_memory()[1];
                 let peak = ledgers.iter().map(|ledger| ledger.classes[1].1).max().unwrap();
                 // Gradients of 16 bits are widened while modules add to them.
-                let most = if dtype.ends_with("bf16") { formula + expected[1] } else { formula };
-                assert!((formula * 9 / 10..=most).contains(&peak), "{what}: {peak}, not {formula}");
+                let limit = if dtype.ends_with("bf16") { formula + expected[1] } else { formula };
+                assert!((formula * 9 / 10..=limit).contains(&peak), "{what}: {peak}, not {formula}");
             }
         }
     }

@@ -72,8 +72,8 @@ impl CrossEntropy {
                     // The logit is read before exponentials take its place. A target that is
                     // ignored may be no class.
                     let at_target = row.get(*target as usize).copied();
-                    let most = max_value(row);
-                    *log_sum = most + exp_shifted(row, most).ln();
+                    let largest = max_value(row);
+                    *log_sum = largest + exp_shifted(row, largest).ln();
                     if let Some(at_target) = at_target.filter(|_| Some(*target) != self.ignore_index) {
                         loss += f64::from(*log_sum - at_target);
                     }

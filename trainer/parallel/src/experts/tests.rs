@@ -240,8 +240,8 @@ fn run(settings: &Experts, ranks: usize, input: &[f32], sequence: usize) -> Foun
 }
 
 fn assert_near(what: &str, found: &[f32], expected: &[f32]) {
-    let most = expected.iter().fold(0.0f32, |most, value| most.max(value.abs()));
-    let is_near = |(left, right): (&f32, &f32)| (left - right).abs() <= 1e-6 * most.max(1e-3);
+    let largest = expected.iter().fold(0.0f32, |largest, value| largest.max(value.abs()));
+    let is_near = |(left, right): (&f32, &f32)| (left - right).abs() <= 1e-6 * largest.max(1e-3);
     assert!(found.iter().zip(expected).all(is_near), "{what}: {found:?}, not {expected:?}");
 }
 

@@ -85,9 +85,9 @@ fn stage_counts(shape: &ModelShape, hardware: &Hardware, tensor: usize, allowed:
 /// Returns the numbers of ranks that share each sequence: several only for long sequences.
 fn context_degrees(shape: &ModelShape, data: usize, allowed: Allowed) -> Vec<usize> {
     let context = shape.gpt.context;
-    let most = if context >= LONG_SEQUENCE || allowed == Allowed::Needed { data } else { 1 };
+    let limit = if context >= LONG_SEQUENCE || allowed == Allowed::Needed { data } else { 1 };
     let goes = |ranks: &usize| data.is_multiple_of(*ranks) && context.is_multiple_of(*ranks);
-    powers_of_two(most).filter(goes).collect()
+    powers_of_two(limit).filter(goes).collect()
 }
 
 /// Returns the expert parallel degrees: all above 1 that divide the experts and the data ranks, or

@@ -123,9 +123,9 @@ fn batch_of_4m_tokens_at_4096_is_1024_samples() {
 fn max_micro_batch_fills_free_memory() {
     let (shape, hardware) = (&billions(1.0), &hardware("a100-80", 8));
     let estimate = Estimate { shape, hardware, parallel: parallel(Replicated, 8) };
-    let most = estimate.max_micro_batch();
-    assert!(most > 0 && estimate.needed(most) <= hardware.usable_memory());
-    assert!(estimate.needed(most + 1) > hardware.usable_memory());
+    let micro_batch = estimate.max_micro_batch();
+    assert!(micro_batch > 0 && estimate.needed(micro_batch) <= hardware.usable_memory());
+    assert!(estimate.needed(micro_batch + 1) > hardware.usable_memory());
 }
 
 #[test]

@@ -57,8 +57,8 @@ pub struct StepRecord {
 impl StepRecord {
     /// Returns the largest load of an expert, and the path of its block.
     pub fn largest_load(&self) -> Option<(f64, &str)> {
-        let most = |loads: &[f64]| loads.iter().copied().fold(0.0, f64::max);
-        let blocks = self.expert_loads.iter().map(|(path, loads)| (most(loads), path.as_str()));
+        let largest = |loads: &[f64]| loads.iter().copied().fold(0.0, f64::max);
+        let blocks = self.expert_loads.iter().map(|(path, loads)| (largest(loads), path.as_str()));
         blocks.max_by(|left, right| left.0.total_cmp(&right.0))
     }
 }

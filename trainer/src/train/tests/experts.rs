@@ -200,8 +200,8 @@ fn largest_loads(balance: &str) -> Vec<f64> {
     });
     let last = results.remove(0).split_off(180);
     let mean = |path: &str, expert: usize| last.iter().map(|step| step[path][expert]).sum::<f64>() / 20.0;
-    let most = |path: &String| (0..8).map(|expert| mean(path, expert)).fold(0.0, f64::max);
-    last[0].keys().map(most).collect()
+    let largest = |path: &String| (0..8).map(|expert| mean(path, expert)).fold(0.0, f64::max);
+    last[0].keys().map(largest).collect()
 }
 
 #[test]

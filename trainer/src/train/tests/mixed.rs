@@ -58,8 +58,8 @@ fn mixed_memory_matches_dry_run() {
             let ledgers = run_ranks(ranks, |world| {
                 train_loop::run_rank(world, &config, &Interrupt::default()).unwrap().memory
             });
-            let most = |class: usize| ledgers.iter().map(|ledger| ledger.classes[class].0).max().unwrap();
-            assert_eq!([most(0), most(1), most(2)], expected[..3], "{ranks} ranks, {mesh} {mix}");
+            let largest = |class: usize| ledgers.iter().map(|ledger| ledger.classes[class].0).max().unwrap();
+            assert_eq!([largest(0), largest(1), largest(2)], expected[..3], "{ranks} ranks, {mesh} {mix}");
             assert_eq!(ledgers[0].formulas, expected, "{ranks} ranks, {mesh} {mix}");
         }
     }

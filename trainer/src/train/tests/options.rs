@@ -153,8 +153,8 @@ fn bf16_moments_halve_the_state_and_keep_the_loss() {
         assert_eq!(2 * narrow.memory.classes[2].0, wide.memory.classes[2].0, "{kind}");
         assert!(wide.losses[59] < 0.6 * wide.losses[0] && narrow.fingerprint != wide.fingerprint, "{kind}");
         let apart = narrow.losses.iter().zip(&wide.losses).map(|(left, right)| (left / right - 1.0).abs());
-        let most = apart.fold(0.0, f64::max);
-        assert!(most < BF16_MOMENTS_LOSS, "{kind}: losses are up to {most} apart");
+        let difference = apart.fold(0.0, f64::max);
+        assert!(difference < BF16_MOMENTS_LOSS, "{kind}: losses are up to {difference} apart");
     }
 }
 

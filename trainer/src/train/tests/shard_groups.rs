@@ -50,8 +50,8 @@ fn memory_of_shard_groups_matches_dry_run() {
         let expected = DryRun::new(&config, 4).unwrap().own_memory();
         let ledgers =
             run_ranks(4, |world| train_loop::run_rank(world, &config, &Interrupt::default()).unwrap().memory);
-        let most = |class: usize| ledgers.iter().map(|ledger| ledger.classes[class].0).max().unwrap();
-        assert_eq!([most(0), most(1), most(2)], expected[..3], "{strategy}");
+        let largest = |class: usize| ledgers.iter().map(|ledger| ledger.classes[class].0).max().unwrap();
+        assert_eq!([largest(0), largest(1), largest(2)], expected[..3], "{strategy}");
         assert_eq!(ledgers[0].formulas, expected, "{strategy}");
     }
 }

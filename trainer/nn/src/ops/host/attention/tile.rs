@@ -220,11 +220,11 @@ impl Tile<'_> {
                         continue;
                     }
                     // The largest score is subtracted, so that no exponential overflows.
-                    let most = max_value(row);
-                    let sum = exp_shifted(row, most);
+                    let largest = max_value(row);
+                    let sum = exp_shifted(row, largest);
                     let share = 1.0 / sum;
                     row.iter_mut().for_each(|value| *value *= share);
-                    *log_sum = most + sum.ln();
+                    *log_sum = largest + sum.ln();
                 }
             },
         );
